@@ -84,8 +84,7 @@ fn parse_response(bytes: &[u8]) -> io::Result<Option<HttpDecision>> {
         return Ok(None);
     };
     let (head, body) = (&bytes[..head_length], &bytes[head_length + 4..]);
-    let length = content_length(head)
-        .ok_or_else(|| io::Error::other("a response without content-length"))?;
+    let length = content_length(head).ok_or_else(|| io::Error::other("a response without content-length"))?;
     if body.len() < length {
         return Ok(None);
     }
@@ -93,10 +92,7 @@ fn parse_response(bytes: &[u8]) -> io::Result<Option<HttpDecision>> {
         Some(b"429") => Ok(Some(HttpDecision::Denied)),
         Some(b"200") if starts_denied(body) => Ok(Some(HttpDecision::Denied)),
         Some(b"200") => Ok(Some(HttpDecision::Admitted)),
-        _ => Err(io::Error::other(format!(
-            "unexpected response: {}",
-            String::from_utf8_lossy(bytes)
-        ))),
+        _ => Err(io::Error::other(format!("unexpected response: {}", String::from_utf8_lossy(bytes)))),
     }
 }
 
@@ -124,23 +120,14 @@ mod tests {
     #[test]
     fn a_response_is_complete_with_its_body() {
         check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{", None);
-        check(
-            "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
-            Some(HttpDecision::Admitted),
-        );
+        check("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", Some(HttpDecision::Admitted));
     }
 
     #[test]
     fn a_denial_is_429_or_in_the_body() {
-        check(
-            "HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n",
-            Some(HttpDecision::Denied),
-        );
+        check("HTTP/1.1 429 Too Many\r\ncontent-length: 0\r\n\r\n", Some(HttpDecision::Denied));
         let body = "{\"allowed\":false}";
-        check(
-            &format!("HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{body}"),
-            Some(HttpDecision::Denied),
-        );
+        check(&format!("HTTP/1.1 200 OK\r\ncontent-length: 17\r\n\r\n{body}"), Some(HttpDecision::Denied));
     }
 
     #[test]

@@ -66,25 +66,17 @@ impl HttpLoad {
         for number in 0..CONNECTIONS {
             let mut connection = LoadConnection::open(address)?;
             let both = Interest::READABLE | Interest::WRITABLE;
-            poll.registry()
-                .register(&mut connection.stream, Token(number), both)?;
+            poll.registry().register(&mut connection.stream, Token(number), both)?;
             connections.push(connection);
         }
         let idle = (0..CONNECTIONS).collect();
-        Ok(HttpLoad {
-            poll,
-            connections,
-            idle,
-            requests,
-            next_request: 0,
-        })
+        Ok(HttpLoad { poll, connections, idle, requests, next_request: 0 })
     }
 
     /// Keeps up the load for `length`. Requests in flight at the end are not counted.
     pub(crate) fn run(&mut self, pace: RequestPace, length: Duration) -> io::Result<LoadResult> {
         let mut events = Events::with_capacity(CONNECTIONS);
-        let mut waits_nanos =
-            Histogram::new_with_max(MAX_WAIT_NANOS, 3).expect("three digits are within range");
+        let mut waits_nanos = Histogram::new_with_max(MAX_WAIT_NANOS, 3).expect("three digits are within range");
         let (mut responses, mut denials) = (0, 0);
         let begun = Instant::now();
         let mut schedule = RequestSchedule::new(pace, begun);
@@ -103,12 +95,7 @@ impl HttpLoad {
                 self.idle.push(number);
             }
         }
-        Ok(LoadResult {
-            elapsed: begun.elapsed(),
-            responses,
-            denials,
-            waits_nanos,
-        })
+        Ok(LoadResult { elapsed: begun.elapsed(), responses, denials, waits_nanos })
     }
 
     fn send_due(&mut self, schedule: &mut RequestSchedule) -> io::Result<()> {
@@ -129,11 +116,7 @@ impl HttpLoad {
 /// Which requests are due.
 enum RequestSchedule {
     Always,
-    Steady {
-        interval: Duration,
-        next: Instant,
-        due: VecDeque<Instant>,
-    },
+    Steady { interval: Duration, next: Instant, due: VecDeque<Instant> },
 }
 
 impl RequestSchedule {
@@ -142,22 +125,13 @@ impl RequestSchedule {
             RequestPace::ClosedLoop => RequestSchedule::Always,
             RequestPace::PerSecond(rate) => {
                 let interval = Duration::from_secs_f64(1.0 / rate);
-                RequestSchedule::Steady {
-                    interval,
-                    next: begun,
-                    due: VecDeque::new(),
-                }
+                RequestSchedule::Steady { interval, next: begun, due: VecDeque::new() }
             }
         }
     }
 
     fn advance(&mut self, now: Instant) {
-        if let RequestSchedule::Steady {
-            interval,
-            next,
-            due,
-        } = self
-        {
+        if let RequestSchedule::Steady { interval, next, due } = self {
             while *next <= now {
                 due.push_back(*next);
                 *next += *interval;

@@ -36,10 +36,7 @@ fn main() -> io::Result<()> {
     let arguments = HttpArguments::parse();
     let options = &arguments.options;
     let length = options.round(Duration::from_millis(400), Duration::from_secs(2));
-    let effort = HttpEffort {
-        rounds: options.rounds(),
-        length,
-    };
+    let effort = HttpEffort { rounds: options.rounds(), length };
     // Both before the load is pinned: the page counts the cores, and servers would inherit its core.
     let mut page = options.page("http");
     let work = env::temp_dir().join(format!("tidegate-bench-{}", std::process::id()));
@@ -47,15 +44,9 @@ fn main() -> io::Result<()> {
     let targets = targets(&arguments, &work)?;
     bench_process::move_load_to_its_core();
 
-    let results = |figures| HttpResults {
-        names: targets.iter().map(|t| t.name).collect(),
-        figures,
-    };
+    let results = |figures| HttpResults { names: targets.iter().map(|t| t.name).collect(), figures };
     let measure_load = |kind| measure::full_load(&targets, kind, effort).map(results);
-    let (admitted, denied) = (
-        measure_load(HttpRequestKind::Admitted)?,
-        measure_load(HttpRequestKind::Denied)?,
-    );
+    let (admitted, denied) = (measure_load(HttpRequestKind::Admitted)?, measure_load(HttpRequestKind::Denied)?);
     let batch = measure_load(HttpRequestKind::Batch)?;
     let half = results(measure::half_load(&targets, &admitted.figures, effort)?);
 

@@ -98,10 +98,7 @@ fn check_responses(name: &str, kind: HttpRequestKind, seen: &LoadResult) -> io::
         return Ok(());
     }
     let percent = 100.0 * share;
-    Err(io::Error::other(format!(
-        "{name} denied {percent:.1}% of {} requests that should be {kind:?}",
-        seen.responses
-    )))
+    Err(io::Error::other(format!("{name} denied {percent:.1}% of {} requests that should be {kind:?}", seen.responses)))
 }
 
 fn median_figures(rounds: &[HttpFigures]) -> Option<HttpFigures> {

@@ -28,14 +28,7 @@ impl HttpResults {
 
     /// Throughput, waits and processor time of every server.
     pub(crate) fn table(&self) -> Table {
-        let heading = [
-            "server",
-            "requests/s",
-            "p50 ms",
-            "p99 ms",
-            "CPU-s/M",
-            "of bare hyper",
-        ];
+        let heading = ["server", "requests/s", "p50 ms", "p99 ms", "CPU-s/M", "of bare hyper"];
         let mut table = Table::new(heading);
         for name in NAMES {
             let field = |field: fn(HttpFigures) -> f64| figure(self.of(name).map(field));
@@ -53,13 +46,7 @@ impl HttpResults {
 
     /// The same for requests with many checks.
     pub(crate) fn batch_table(&self) -> Table {
-        let mut table = Table::new([
-            "server",
-            "decisions/s",
-            "p50 ms",
-            "p99 ms",
-            "CPU-s/M requests",
-        ]);
+        let mut table = Table::new(["server", "decisions/s", "p50 ms", "p99 ms", "CPU-s/M requests"]);
         for name in NAMES.into_iter().filter(|name| *name != THROTTLECRAB) {
             let field = |field: fn(HttpFigures) -> f64| figure(self.of(name).map(field));
             table.row([
@@ -87,16 +74,8 @@ pub(crate) fn goals(
     vec![
         Goal::at_most("admitted: CPU of bare hyper", cpu(admitted, BARE), 1.15),
         Goal::at_most("denied: CPU of bare hyper", cpu(denied, BARE), 1.3),
-        Goal::below(
-            "admitted: CPU of throttlecrab-server",
-            cpu(admitted, THROTTLECRAB),
-            1.0,
-        ),
-        Goal::below(
-            "denied: CPU of throttlecrab-server",
-            cpu(denied, THROTTLECRAB),
-            1.0,
-        ),
+        Goal::below("admitted: CPU of throttlecrab-server", cpu(admitted, THROTTLECRAB), 1.0),
+        Goal::below("denied: CPU of throttlecrab-server", cpu(denied, THROTTLECRAB), 1.0),
         Goal::below("p99 at half load, ms", p99, 1.0),
         Goal::at_least("decisions/s in batches of 100", decisions, 500_000.0),
     ]

@@ -44,13 +44,8 @@ impl HttpTarget {
     /// The handler that decides nothing. It is built together with this program.
     pub(crate) fn bare() -> io::Result<Self> {
         let program = env::current_exe()?.with_file_name("bench-bare");
-        let server =
-            ServerProcess::start(&program.to_string_lossy(), |port| vec![port.to_string()])?;
-        Ok(HttpTarget {
-            name: BARE,
-            server,
-            format: RequestFormat::Check,
-        })
+        let server = ServerProcess::start(&program.to_string_lossy(), |port| vec![port.to_string()])?;
+        Ok(HttpTarget { name: BARE, server, format: RequestFormat::Check })
     }
 
     /// `tidegate serve` on memory, with its rules file in `work`.
@@ -60,17 +55,9 @@ impl HttpTarget {
         let server = ServerProcess::start(&program.to_string_lossy(), |port| {
             let http = format!("127.0.0.1:{port}");
             let rules = rules.to_string_lossy();
-            [
-                "serve", "--rules", &rules, "--http", &http, "--grpc", "off", "--admin", "off",
-            ]
-            .map(str::to_owned)
-            .into()
+            ["serve", "--rules", &rules, "--http", &http, "--grpc", "off", "--admin", "off"].map(str::to_owned).into()
         })?;
-        Ok(HttpTarget {
-            name: TIDEGATE,
-            server,
-            format: RequestFormat::Check,
-        })
+        Ok(HttpTarget { name: TIDEGATE, server, format: RequestFormat::Check })
     }
 
     /// `throttlecrab-server` over HTTP on its default store.
@@ -79,16 +66,9 @@ impl HttpTarget {
             let port = port.to_string();
             let quiet = ["--log-level", "error"];
             let http = ["--http", "--http-host", "127.0.0.1", "--http-port", &port];
-            http.iter()
-                .chain(&quiet)
-                .map(|word| (*word).to_owned())
-                .collect()
+            http.iter().chain(&quiet).map(|word| (*word).to_owned()).collect()
         })?;
-        Ok(HttpTarget {
-            name: THROTTLECRAB,
-            server,
-            format: RequestFormat::Throttlecrab,
-        })
+        Ok(HttpTarget { name: THROTTLECRAB, server, format: RequestFormat::Throttlecrab })
     }
 
     /// Complete requests of a kind, one for each client; `None` when the server does not support it.
@@ -102,16 +82,8 @@ impl HttpTarget {
             (RequestFormat::Throttlecrab, _) => ("/throttle", (0..CLIENTS).map(one).collect()),
             (RequestFormat::Check, HttpRequestKind::Batch) => {
                 let batches = (0..CLIENTS).step_by(BATCH);
-                let list = |first| {
-                    (first..first + BATCH)
-                        .map(one)
-                        .collect::<Vec<_>>()
-                        .join(",")
-                };
-                (
-                    "/v1/check",
-                    batches.map(|first| format!("[{}]", list(first))).collect(),
-                )
+                let list = |first| (first..first + BATCH).map(one).collect::<Vec<_>>().join(",");
+                ("/v1/check", batches.map(|first| format!("[{}]", list(first))).collect())
             }
             (RequestFormat::Check, _) => ("/v1/check", (0..CLIENTS).map(one).collect()),
         };
@@ -134,11 +106,7 @@ rules:
 ";
 
 fn check_body(kind: HttpRequestKind, client: usize) -> String {
-    let path = if kind == HttpRequestKind::Denied {
-        "/api/v1/login"
-    } else {
-        "/api/v1/search"
-    };
+    let path = if kind == HttpRequestKind::Denied { "/api/v1/login" } else { "/api/v1/search" };
     format!(
         "{{\"attributes\":{{\"ip\":\"203.0.113.9\",\"api_key\":\"k{client}\",\"path\":\"{path}\",\
          \"method\":\"GET\"}},\"cost\":1}}"
@@ -147,11 +115,7 @@ fn check_body(kind: HttpRequestKind, client: usize) -> String {
 
 /// Each request carries its limit; a burst of 1 would never deny.
 fn throttlecrab_body(kind: HttpRequestKind, client: usize) -> String {
-    let (burst, count, period) = if kind == HttpRequestKind::Denied {
-        (2, 2, 3_600)
-    } else {
-        (100_000_000, 60, 60)
-    };
+    let (burst, count, period) = if kind == HttpRequestKind::Denied { (2, 2, 3_600) } else { (100_000_000, 60, 60) };
     format!(
         "{{\"key\":\"k{client}\",\"max_burst\":{burst},\"count_per_period\":{count},\
          \"period\":{period},\"quantity\":1}}"

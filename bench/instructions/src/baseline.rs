@@ -20,9 +20,7 @@ impl Baseline {
 
     /// Writes the counts of the cases that ran.
     pub(crate) fn write(path: &Path, counted: &[(String, Option<f64>)]) -> io::Result<()> {
-        let mut text = String::from(
-            "# instructions per decision; made by `bench/run --record instructions`\n",
-        );
+        let mut text = String::from("# instructions per decision; made by `bench/run --record instructions`\n");
         for (case, count) in counted {
             if let Some(count) = count {
                 let _ = writeln!(text, "{case}\t{count:.1}");
@@ -40,14 +38,8 @@ impl Baseline {
 fn parse(text: &str) -> io::Result<Baseline> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let entries = lines.map(|line| {
-        let entry = line
-            .split_once('\t')
-            .and_then(|(case, count)| Some((case.to_owned(), count.parse().ok()?)));
-        entry.ok_or_else(|| {
-            io::Error::other(format!(
-                "baseline: `{line}` is not a case, a tab and a count"
-            ))
-        })
+        let entry = line.split_once('\t').and_then(|(case, count)| Some((case.to_owned(), count.parse().ok()?)));
+        entry.ok_or_else(|| io::Error::other(format!("baseline: `{line}` is not a case, a tab and a count")))
     });
     entries.collect::<io::Result<_>>().map(Baseline)
 }

@@ -23,11 +23,7 @@ struct InstructionsArguments {
     #[command(flatten)]
     options: Options,
     /// The recorded counts to compare with
-    #[arg(
-        long,
-        default_value = "baselines/instructions.tsv",
-        value_name = "FILE"
-    )]
+    #[arg(long, default_value = "baselines/instructions.tsv", value_name = "FILE")]
     baseline: PathBuf,
     /// Replace the recorded counts by those of this run
     #[arg(long)]
@@ -38,12 +34,7 @@ struct InstructionsArguments {
 }
 
 fn main() -> io::Result<ExitCode> {
-    let InstructionsArguments {
-        options,
-        baseline,
-        record,
-        count,
-    } = InstructionsArguments::parse();
+    let InstructionsArguments { options, baseline, record, count } = InstructionsArguments::parse();
     if let Some(case) = count {
         subjects::run(&case);
         return Ok(ExitCode::SUCCESS);
@@ -57,19 +48,11 @@ fn main() -> io::Result<ExitCode> {
     }
 
     let mut page = options.page("instructions");
-    page.table(
-        "Instructions per decision",
-        &tables::counts(&counted, &recorded),
-        NOTE,
-    );
+    page.table("Instructions per decision", &tables::counts(&counted, &recorded), NOTE);
     let goals = tables::goals(&counted, &recorded);
     page.goals(&goals);
     println!("\nsaved as {}", page.save(&options.results)?.display());
-    Ok(if tables::regressed(&goals) && !record {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if tables::regressed(&goals) && !record { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 const NOTE: &str = "1k keys, one thread, every decision admitted, the harness included. Instructions in \

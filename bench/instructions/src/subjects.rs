@@ -2,9 +2,7 @@
 
 use std::hint::black_box;
 
-use bench_subjects::{
-    Allowance, BATCH, Governor, Harness, Key, Limitador, LimiterSubject, Throttlecrab,
-};
+use bench_subjects::{Allowance, BATCH, Governor, Harness, Key, Limitador, LimiterSubject, Throttlecrab};
 
 /// Decisions counted in one run: enough that an unusually long one does not matter, few enough for valgrind.
 pub(crate) const DECISIONS: usize = 16_000;
@@ -18,19 +16,11 @@ pub(crate) const TIDEGATE: &str = "tidegate";
 /// The suffix of a case in batches.
 const BY_16: &str = " by 16";
 
-const NAMES: [&str; 5] = [
-    Harness::NAME,
-    TIDEGATE,
-    Governor::NAME,
-    Throttlecrab::NAME,
-    Limitador::NAME,
-];
+const NAMES: [&str; 5] = [Harness::NAME, TIDEGATE, Governor::NAME, Throttlecrab::NAME, Limitador::NAME];
 
 /// Every subject, one by one and in batches.
 pub(crate) fn cases() -> impl Iterator<Item = String> {
-    NAMES
-        .iter()
-        .flat_map(|name| [(*name).to_owned(), format!("{name}{BY_16}")])
+    NAMES.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{BY_16}")])
 }
 
 /// Runs one case; does nothing when this build does not include its subject.

@@ -14,13 +14,7 @@ const TOLERANCE: f64 = 1.03;
 
 /// Every case, beside governor one by one and beside the recorded count.
 pub(crate) fn counts(counted: &InstructionCounts, recorded: &Baseline) -> Table {
-    let mut table = Table::new([
-        "1k keys",
-        "instructions",
-        "of governor",
-        "recorded",
-        "change",
-    ]);
+    let mut table = Table::new(["1k keys", "instructions", "of governor", "recorded", "change"]);
     let governor = count_of(counted, Governor::NAME);
     for (case, count) in counted {
         let recorded = recorded.of(case);
@@ -49,8 +43,5 @@ pub(crate) fn regressed(goals: &[Goal]) -> bool {
 }
 
 fn count_of(counted: &InstructionCounts, case: &str) -> Option<f64> {
-    counted
-        .iter()
-        .find(|(name, _)| name == case)
-        .and_then(|(_, count)| *count)
+    counted.iter().find(|(name, _)| name == case).and_then(|(_, count)| *count)
 }

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use bench_load::{
-    BenchError, Concurrency, LoadEffort, LoadFigures, at_pace, by_tasks, median_figures,
-};
+use bench_load::{BenchError, Concurrency, LoadEffort, LoadFigures, at_pace, by_tasks, median_figures};
 use bench_process::ServerProcess;
 
 use crate::calls::StoreCallCounter;
@@ -14,16 +12,10 @@ use crate::node::{Counting, KEYS, LeaseNode, LeaseRule, secret};
 const PLENTY: u64 = 10_000_000;
 
 /// A closed loop.
-const HOT: Concurrency = Concurrency {
-    keys: 1,
-    in_flight: 64,
-};
+const HOT: Concurrency = Concurrency { keys: 1, in_flight: 64 };
 
 /// So many keys that none is hot enough for a lease.
-const COLD: Concurrency = Concurrency {
-    keys: KEYS,
-    in_flight: 64,
-};
+const COLD: Concurrency = Concurrency { keys: KEYS, in_flight: 64 };
 
 /// The figures of one counting mode.
 #[derive(Debug, Clone, Copy)]
@@ -51,18 +43,12 @@ struct CountingRun {
 }
 
 /// One hot key, all admitted.
-pub(crate) async fn hot(
-    server: &ServerProcess,
-    effort: LoadEffort,
-) -> Result<Vec<CountingResult>, BenchError> {
+pub(crate) async fn hot(server: &ServerProcess, effort: LoadEffort) -> Result<Vec<CountingResult>, BenchError> {
     in_turns(server, effort, load_modes(Counting::ALL, HOT)).await
 }
 
 /// Cold keys, all admitted.
-pub(crate) async fn cold(
-    server: &ServerProcess,
-    effort: LoadEffort,
-) -> Result<Vec<CountingResult>, BenchError> {
+pub(crate) async fn cold(server: &ServerProcess, effort: LoadEffort) -> Result<Vec<CountingResult>, BenchError> {
     in_turns(server, effort, load_modes(Counting::ALL, COLD)).await
 }
 
@@ -73,10 +59,7 @@ pub(crate) async fn half(
     hot: &[CountingResult],
 ) -> Result<Vec<CountingResult>, BenchError> {
     let modes = hot.iter().map(|done| {
-        let rule = LeaseRule {
-            counting: done.counting,
-            per_sec: done.figures.per_sec as u64,
-        };
+        let rule = LeaseRule { counting: done.counting, per_sec: done.figures.per_sec as u64 };
         let per_sec = done.figures.per_sec / 2.0;
         (rule, LoadMode::Paced { per_sec })
     });
@@ -84,10 +67,7 @@ pub(crate) async fn half(
 }
 
 fn load_modes(all: [Counting; 3], concurrency: Concurrency) -> Vec<(LeaseRule, LoadMode)> {
-    let rule = |counting| LeaseRule {
-        counting,
-        per_sec: PLENTY,
-    };
+    let rule = |counting| LeaseRule { counting, per_sec: PLENTY };
     let mode = |counting| (rule(counting), LoadMode::ClosedLoop(concurrency));
     all.into_iter().map(mode).collect()
 }
@@ -116,11 +96,7 @@ async fn in_turns(
 }
 
 impl CountingRun {
-    async fn new(
-        server: &ServerProcess,
-        rule: LeaseRule,
-        drive: LoadMode,
-    ) -> Result<Self, BenchError> {
+    async fn new(server: &ServerProcess, rule: LeaseRule, drive: LoadMode) -> Result<Self, BenchError> {
         Ok(CountingRun {
             rule,
             drive,
@@ -138,9 +114,7 @@ impl CountingRun {
     ) -> Result<(), BenchError> {
         let before = calls.so_far()?;
         self.rounds.push(match self.drive {
-            LoadMode::ClosedLoop(concurrency) => {
-                by_tasks(server, &self.node, concurrency, effort).await?
-            }
+            LoadMode::ClosedLoop(concurrency) => by_tasks(server, &self.node, concurrency, effort).await?,
             LoadMode::Paced { per_sec } => at_pace(server, &self.node, 1, per_sec, effort).await?,
         });
         self.calls += calls.so_far()? - before;

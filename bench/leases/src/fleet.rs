@@ -51,26 +51,14 @@ struct NodeRun {
 }
 
 /// Every counting mode under every load.
-pub(crate) fn all(
-    server: &ServerProcess,
-    length: Duration,
-) -> Result<Vec<FleetResult>, BenchError> {
+pub(crate) fn all(server: &ServerProcess, length: Duration) -> Result<Vec<FleetResult>, BenchError> {
     let loads = |counting| LOADS.into_iter().map(move |load| (counting, load));
     let each = Counting::ALL.into_iter().flat_map(loads);
-    each.map(|(counting, load)| run(server, counting, load, length))
-        .collect()
+    each.map(|(counting, load)| run(server, counting, load, length)).collect()
 }
 
-fn run(
-    server: &ServerProcess,
-    counting: Counting,
-    load: f64,
-    length: Duration,
-) -> Result<FleetResult, BenchError> {
-    let rule = LeaseRule {
-        counting,
-        per_sec: PER_SEC,
-    };
+fn run(server: &ServerProcess, counting: Counting, load: f64, length: Duration) -> Result<FleetResult, BenchError> {
+    let rule = LeaseRule { counting, per_sec: PER_SEC };
     let mut calls = StoreCallCounter::open(server.address())?;
     let before = calls.so_far()?;
     let runs = run_nodes(server, rule, load, length)?;
@@ -110,21 +98,14 @@ fn bound(counting: Counting, runs: &[NodeRun]) -> u64 {
 }
 
 /// Each node runs on a thread of its own. They start when all have reached their store.
-fn run_nodes(
-    server: &ServerProcess,
-    rule: LeaseRule,
-    load: f64,
-    length: Duration,
-) -> Result<Vec<NodeRun>, BenchError> {
+fn run_nodes(server: &ServerProcess, rule: LeaseRule, load: f64, length: Duration) -> Result<Vec<NodeRun>, BenchError> {
     let (server, secret) = (server.address(), secret()?);
     let all_met = Arc::new(Barrier::new(NODES));
     let begun = Instant::now();
     let nodes: Vec<_> = iter::repeat_n((secret, all_met), NODES)
         .map(|(secret, all_met)| {
             thread::spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
                 runtime.block_on(async {
                     let node = Arc::new(LeaseNode::open(server, rule, secret).await?);
                     all_met.wait().await;
@@ -137,18 +118,11 @@ fn run_nodes(
         })
         .collect();
     let joined = nodes.into_iter().map(thread::JoinHandle::join);
-    joined
-        .map(|run| run.map_err(|_| BenchError::from("a node panicked"))?)
-        .collect()
+    joined.map(|run| run.map_err(|_| BenchError::from("a node panicked"))?).collect()
 }
 
 /// Sends `per_sec` requests per second, whether or not earlier replies have arrived.
-async fn offer(
-    node: &Arc<LeaseNode>,
-    per_sec: f64,
-    length: Duration,
-    begun: Instant,
-) -> Result<NodeRun, BenchError> {
+async fn offer(node: &Arc<LeaseNode>, per_sec: f64, length: Duration, begun: Instant) -> Result<NodeRun, BenchError> {
     let capacity = node.capacity().await?;
     let (mut tasks, mut offered, mut passed) = (JoinSet::new(), 0, Vec::new());
     let from = Instant::now();
@@ -160,10 +134,7 @@ async fn offer(
                 let sent_ms = begun.elapsed().as_millis() as usize;
                 let admitted = node.check(0).await?;
                 let replied_ms = begun.elapsed().as_millis() as usize;
-                Ok::<_, BenchError>(admitted.then_some(AdmittedRequest {
-                    sent_ms,
-                    replied_ms,
-                }))
+                Ok::<_, BenchError>(admitted.then_some(AdmittedRequest { sent_ms, replied_ms }))
             });
         }
         offered = due;
@@ -175,9 +146,5 @@ async fn offer(
     while let Some(ended) = tasks.join_next().await {
         passed.extend(ended??);
     }
-    Ok(NodeRun {
-        offered,
-        passed,
-        capacity,
-    })
+    Ok(NodeRun { offered, passed, capacity })
 }

@@ -30,11 +30,7 @@ fn main() -> Result<(), BenchError> {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
     };
-    let shared_for = if options.quick {
-        Duration::from_secs(2)
-    } else {
-        Duration::from_secs(10)
-    };
+    let shared_for = if options.quick { Duration::from_secs(2) } else { Duration::from_secs(10) };
     // Before the load is pinned: the page counts the cores, and the server would inherit its core.
     let mut page = options.page("leases");
     let server = ServerProcess::redis(None, &[])?;
@@ -50,9 +46,7 @@ fn measure(
     shared_for: Duration,
     page: &mut Page,
 ) -> Result<(), BenchError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let hot = runtime.block_on(alone::hot(server, effort))?;
     page.table("One hot key, 64 in flight", &tables::full(&hot), HOT_NOTE);
     let half = runtime.block_on(alone::half(server, effort, &hot))?;

@@ -57,22 +57,12 @@ impl LeaseNode {
     ///
     /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine paused.
     /// The cost of a deadline does not depend on its length.
-    pub(crate) async fn open(
-        server: SocketAddr,
-        rule: LeaseRule,
-        secret: Secret,
-    ) -> Result<Self, BenchError> {
-        let settings = ResilienceSettings {
-            budget: Nanos::from_secs(1),
-            ..ResilienceSettings::default()
-        };
+    pub(crate) async fn open(server: SocketAddr, rule: LeaseRule, secret: Secret) -> Result<Self, BenchError> {
+        let settings = ResilienceSettings { budget: Nanos::from_secs(1), ..ResilienceSettings::default() };
         let store = RedisStore::open(&RedisConfig::new(&format!("redis://{server}")))?;
         store.ready().await;
         let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
-        let file = SourceFile {
-            name: "bench.yaml",
-            text: &rule.text(),
-        };
+        let file = SourceFile { name: "bench.yaml", text: &rule.text() };
         let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS)?;
         let node = LeaseNode {
             limiter: Limiter::new(store, policy, secret, Arc::new(SystemClock::new())),
@@ -104,9 +94,7 @@ impl LeaseNode {
         let decision = self.limiter.check(self.request(key)).await?;
         self.decided.fetch_add(1, Ordering::Relaxed);
         match decision.source() {
-            Source::Exact | Source::Lease | Source::Lenient | Source::DenyCache => {
-                Ok(decision.allowed())
-            }
+            Source::Exact | Source::Lease | Source::Lenient | Source::DenyCache => Ok(decision.allowed()),
             source => Err(format!("decided by {}, without the store", source.name()).into()),
         }
     }
@@ -139,10 +127,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 impl LoadClient for LeaseNode {
     /// A denial is an error: all decisions under measurement are admitted.
     async fn decide(&self, key: usize) -> Result<(), BenchError> {
-        if self.check(key).await? {
-            Ok(())
-        } else {
-            Err("denied, where all must be admitted".into())
-        }
+        if self.check(key).await? { Ok(()) } else { Err("denied, where all must be admitted".into()) }
     }
 }

@@ -52,10 +52,8 @@ mod tests {
     use super::*;
 
     fn at(times_ms: &[(usize, usize)]) -> Vec<AdmittedRequest> {
-        let passed = |(sent_ms, replied_ms): &(usize, usize)| AdmittedRequest {
-            sent_ms: *sent_ms,
-            replied_ms: *replied_ms,
-        };
+        let passed =
+            |(sent_ms, replied_ms): &(usize, usize)| AdmittedRequest { sent_ms: *sent_ms, replied_ms: *replied_ms };
         times_ms.iter().map(passed).collect()
     }
 
@@ -64,10 +62,7 @@ mod tests {
         // Two at once and one every 100 ms.
         assert_eq!(max_excess(&at(&[(0, 0), (0, 0), (99, 99)]), 2, 10), 0);
         assert_eq!(max_excess(&at(&[(0, 0), (0, 0), (98, 98)]), 2, 10), 1);
-        assert_eq!(
-            max_excess(&at(&[(0, 0), (5, 5), (5, 5), (6, 6), (7, 7)]), 2, 10),
-            3
-        );
+        assert_eq!(max_excess(&at(&[(0, 0), (5, 5), (5, 5), (6, 6), (7, 7)]), 2, 10), 3);
         assert_eq!(max_excess(&[], 2, 10), 0);
     }
 

@@ -39,15 +39,7 @@ pub(crate) fn full(all: &[CountingResult]) -> Table {
 
 /// Waits at a steady pace.
 pub(crate) fn waits(all: &[CountingResult]) -> Table {
-    let mut table = Table::new([
-        "",
-        "decisions/s",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "store calls",
-        "client busy",
-    ]);
+    let mut table = Table::new(["", "decisions/s", "p50 ms", "p99 ms", "p99.9 ms", "store calls", "client busy"]);
     for done in all {
         let wait = |field: fn(&LoadWaits) -> f64| done.figures.waits.as_ref().map(field).map(fine);
         let wait = |field| wait(field).unwrap_or_else(|| figure(None));
@@ -66,16 +58,8 @@ pub(crate) fn waits(all: &[CountingResult]) -> Table {
 
 /// How well several nodes kept the limit.
 pub(crate) fn shared(all: &[FleetResult]) -> Table {
-    let mut table = Table::new([
-        "",
-        "of the limit",
-        "offered",
-        "admitted",
-        "of ideal",
-        "over",
-        "may be over",
-        "store calls",
-    ]);
+    let mut table =
+        Table::new(["", "of the limit", "offered", "admitted", "of ideal", "over", "may be over", "store calls"]);
     for one in all {
         let whole = |units: u64| figure(Some(units as f64));
         table.row([
@@ -105,36 +89,20 @@ pub(crate) fn goals(
     let calls = of(hot, Leased).map(|done| done.calls);
     let p99 = of(half, Leased).and_then(p99);
     let cold_calls = of_exact(cold, Leased, |d| d.calls);
-    let cold_cpu = of_exact(cold, Leased, |d| {
-        d.figures.client_secs_per_million + d.figures.server_secs_per_million
-    });
+    let cold_cpu = of_exact(cold, Leased, |d| d.figures.client_secs_per_million + d.figures.server_secs_per_million);
     let mut goals = vec![
         Goal::at_least("one hot key: leased, of exact", per_sec, 10.0),
-        Goal::at_most(
-            "one hot key: store calls for a leased decision",
-            calls,
-            0.05,
-        ),
+        Goal::at_most("one hot key: store calls for a leased decision", calls, 0.05),
         Goal::below("one hot key, half load: p99 of leased, ms", p99, 1.0),
-        Goal::at_most(
-            "cold keys: store calls of leased, of exact (heartbeats aside)",
-            cold_calls,
-            1.001,
-        ),
-        Goal::at_most(
-            "cold keys: processor time of leased, of exact (noise aside)",
-            cold_cpu,
-            1.05,
-        ),
+        Goal::at_most("cold keys: store calls of leased, of exact (heartbeats aside)", cold_calls, 1.001),
+        Goal::at_most("cold keys: processor time of leased, of exact (noise aside)", cold_cpu, 1.05),
     ];
     for counting in [Exact, Leased] {
         let over = max_of(shared, counting, |one| one.over as f64);
         let what = format!("four nodes: {} over its limit, units", counting.name());
         goals.push(Goal::at_most(what, over, 0.0));
     }
-    let beyond = max_of(shared, Lenient, |one| {
-        one.over.saturating_sub(one.bound) as f64
-    });
+    let beyond = max_of(shared, Lenient, |one| one.over.saturating_sub(one.bound) as f64);
     let what = "four nodes: lenient over its bound, units";
     goals.push(Goal::at_most(what, beyond, 0.0));
     let calls = max_of(shared, Leased, |one| one.calls);
@@ -150,11 +118,7 @@ fn of(all: &[CountingResult], counting: Counting) -> Option<CountingResult> {
     all.iter().find(|done| done.counting == counting).copied()
 }
 
-fn of_exact(
-    all: &[CountingResult],
-    counting: Counting,
-    field: fn(&CountingResult) -> f64,
-) -> Option<f64> {
+fn of_exact(all: &[CountingResult], counting: Counting, field: fn(&CountingResult) -> f64) -> Option<f64> {
     let field = |counting| of(all, counting).as_ref().map(field);
     ratio(field(counting), field(Counting::Exact))
 }
@@ -163,11 +127,7 @@ fn of_ideal(one: &FleetResult) -> f64 {
     one.admitted as f64 / one.ideal as f64
 }
 
-fn max_of(
-    shared: &[FleetResult],
-    counting: Counting,
-    field: fn(&FleetResult) -> f64,
-) -> Option<f64> {
+fn max_of(shared: &[FleetResult], counting: Counting, field: fn(&FleetResult) -> f64) -> Option<f64> {
     let results = shared.iter().filter(|one| one.counting == counting);
     results.map(field).max_by(f64::total_cmp)
 }

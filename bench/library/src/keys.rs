@@ -32,9 +32,7 @@ pub(crate) fn order(pattern: Pattern, keys: usize, seed: u64) -> Vec<u32> {
 pub(crate) fn order_of_subset(keys: usize, subset: usize, subsets: usize, seed: u64) -> Vec<u32> {
     let mut random = KeyShuffleRng(seed);
     let (offset, stride) = (subset as u32, subsets as u32);
-    (0..ORDER_LEN)
-        .map(|_| random.below(keys / subsets) * stride + offset)
-        .collect()
+    (0..ORDER_LEN).map(|_| random.below(keys / subsets) * stride + offset).collect()
 }
 
 /// Popularity is assigned to the keys at random, or popular keys would be adjacent in memory.
@@ -111,25 +109,15 @@ mod tests {
 
     #[test]
     fn subsets_are_disjoint() {
-        assert!(
-            order_of_subset(1_000, 0, 2, 1)
-                .iter()
-                .all(|key| key % 2 == 0)
-        );
-        assert!(
-            order_of_subset(1_000, 1, 2, 1)
-                .iter()
-                .all(|key| key % 2 == 1)
-        );
+        assert!(order_of_subset(1_000, 0, 2, 1).iter().all(|key| key % 2 == 0));
+        assert!(order_of_subset(1_000, 1, 2, 1).iter().all(|key| key % 2 == 1));
     }
 
     #[test]
     fn threads_agree_on_which_key_is_popular() {
         let most = |seed| {
             let mut visits = [0_usize; 100];
-            order(Pattern::Zipf, 100, seed)
-                .iter()
-                .for_each(|key| visits[*key as usize] += 1);
+            order(Pattern::Zipf, 100, seed).iter().for_each(|key| visits[*key as usize] += 1);
             (0..100).max_by_key(|key| visits[*key])
         };
         assert_eq!(most(1), most(2));

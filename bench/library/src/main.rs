@@ -36,11 +36,7 @@ fn main() -> io::Result<()> {
     let ruled = rules::measure(rounds, length);
     page.table("Number of rules", &rules::table(&ruled), RULES_NOTE);
 
-    let goals: Vec<_> = figures
-        .goals()
-        .into_iter()
-        .chain(rules::goals(&ruled))
-        .collect();
+    let goals: Vec<_> = figures.goals().into_iter().chain(rules::goals(&ruled)).collect();
     page.goals(&goals);
     println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())

@@ -34,13 +34,7 @@ pub(crate) struct ScenarioCell {
 pub(crate) const TIDEGATE: &str = "tidegate";
 
 /// The columns of the tables.
-pub(crate) const NAMES: [&str; 5] = [
-    Harness::NAME,
-    TIDEGATE,
-    Governor::NAME,
-    Throttlecrab::NAME,
-    Limitador::NAME,
-];
+pub(crate) const NAMES: [&str; 5] = [Harness::NAME, TIDEGATE, Governor::NAME, Throttlecrab::NAME, Limitador::NAME];
 
 /// Runs every scenario. Subjects with the same number of keys are filled once and used for all of them.
 pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<ScenarioRow> {
@@ -49,16 +43,9 @@ pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<ScenarioRow> {
         let keys = keys::keys(count);
         let subjects = filled(Allowance::ADMITS_ALL, &keys);
         let scenarios = LibraryScenario::all_with(count);
-        rows.extend(
-            scenarios
-                .into_iter()
-                .map(|s| row(s, &subjects, &keys, rounds, length)),
-        );
+        rows.extend(scenarios.into_iter().map(|s| row(s, &subjects, &keys, rounds, length)));
     }
-    let denied = LibraryScenario {
-        decisions: ExpectedDecisions::Denies,
-        ..LibraryScenario::plain(1_000)
-    };
+    let denied = LibraryScenario { decisions: ExpectedDecisions::Denies, ..LibraryScenario::plain(1_000) };
     let keys = keys::keys(denied.keys);
     let subjects = filled(Allowance::DENIES, &keys);
     rows.push(row(denied, &subjects, &keys, rounds, length));
@@ -90,13 +77,7 @@ fn row(
     let mut taken = vec![Vec::with_capacity(rounds); subjects.len()];
     for number in 0..rounds {
         let start = number as f64 / rounds as f64;
-        let round = TimedRound {
-            keys,
-            orders: &orders,
-            start,
-            calls: scenario.calls,
-            length,
-        };
+        let round = TimedRound { keys, orders: &orders, start, calls: scenario.calls, length };
         for (subject, taken) in subjects.iter().zip(&mut taken) {
             taken.push(subject.run(&round));
         }
@@ -106,20 +87,12 @@ fn row(
         let taken = index.map_or(&[][..], |index| &taken[index]);
         cell(name, scenario.threads, taken)
     };
-    ScenarioRow {
-        scenario,
-        cells: NAMES.map(cell).into(),
-    }
+    ScenarioRow { scenario, cells: NAMES.map(cell).into() }
 }
 
 fn cell(name: &'static str, threads: Threads, taken: &[DecisionTime]) -> ScenarioCell {
     let wall: Vec<f64> = taken.iter().map(|taken| taken.wall_nanos).collect();
     let cpu: Vec<f64> = taken.iter().map(|taken| taken.cpu_nanos).collect();
     let shown = if threads == Threads::One { &cpu } else { &wall };
-    ScenarioCell {
-        name,
-        nanos: median(shown),
-        wall_nanos: median(&wall),
-        spread: spread(shown),
-    }
+    ScenarioCell { name, nanos: median(shown), wall_nanos: median(&wall), spread: spread(shown) }
 }

@@ -14,21 +14,9 @@ const COUNTERS: usize = 10_000;
 
 /// The number of rules, and the rules that requests hit.
 const CASES: [RuleCase; 3] = [
-    RuleCase {
-        rules: 10,
-        hit: 10,
-        shown: "10 rules",
-    },
-    RuleCase {
-        rules: 10_000,
-        hit: 10,
-        shown: "10,000 rules, 10 of them hit",
-    },
-    RuleCase {
-        rules: 10_000,
-        hit: 10_000,
-        shown: "10,000 rules, all hit",
-    },
+    RuleCase { rules: 10, hit: 10, shown: "10 rules" },
+    RuleCase { rules: 10_000, hit: 10, shown: "10,000 rules, 10 of them hit" },
+    RuleCase { rules: 10_000, hit: 10_000, shown: "10,000 rules, all hit" },
 ];
 
 struct RuleCase {
@@ -45,25 +33,17 @@ pub(crate) struct RuleFigures {
 
 /// Measures every limiter that matches rules.
 pub(crate) fn measure(rounds: usize, length: Duration) -> Vec<RuleFigures> {
-    vec![
-        run::<TidegateRules>(rounds, length),
-        run::<LimitadorRules>(rounds, length),
-    ]
+    vec![run::<TidegateRules>(rounds, length), run::<LimitadorRules>(rounds, length)]
 }
 
 /// The table, with each case as a multiple of ten rules.
 pub(crate) fn table(figures: &[RuleFigures]) -> Table {
-    let names = figures
-        .iter()
-        .flat_map(|figures| [figures.name.to_owned(), "of 10 rules".into()]);
+    let names = figures.iter().flat_map(|figures| [figures.name.to_owned(), "of 10 rules".into()]);
     let mut table = Table::new(["ns per decision".to_owned()].into_iter().chain(names));
     for (index, case) in CASES.iter().enumerate() {
-        let cells = figures.iter().flat_map(|figures| {
-            [
-                figure(figures.nanos.map(|nanos| nanos[index])),
-                figure(figures.growth(index)),
-            ]
-        });
+        let cells = figures
+            .iter()
+            .flat_map(|figures| [figure(figures.nanos.map(|nanos| nanos[index])), figure(figures.growth(index))]);
         table.row([case.shown.to_owned()].into_iter().chain(cells));
     }
     table
@@ -81,8 +61,7 @@ pub(crate) fn goals(figures: &[RuleFigures]) -> Vec<Goal> {
 
 impl RuleFigures {
     fn growth(&self, index: usize) -> Option<f64> {
-        self.nanos
-            .and_then(|nanos| ratio(Some(nanos[index]), Some(nanos[0])))
+        self.nanos.and_then(|nanos| ratio(Some(nanos[index]), Some(nanos[0])))
     }
 }
 
@@ -96,17 +75,12 @@ fn run<R: RuleSubject>(rounds: usize, length: Duration) -> RuleFigures {
         }
     }
     let nanos = nanos.map(|rounds| median(&rounds).unwrap_or(f64::NAN));
-    RuleFigures {
-        name: R::NAME,
-        nanos: Some(nanos),
-    }
+    RuleFigures { name: R::NAME, nanos: Some(nanos) }
 }
 
 fn requests(case: &RuleCase) -> Vec<RuleRequest> {
     let apart = case.rules / case.hit;
-    (0..COUNTERS)
-        .map(|n| RuleRequest::to_rule(n % case.hit * apart, n / case.hit))
-        .collect()
+    (0..COUNTERS).map(|n| RuleRequest::to_rule(n % case.hit * apart, n / case.hit)).collect()
 }
 
 /// Processor nanoseconds per decision. The clock is read about once per millisecond: a matcher that walks

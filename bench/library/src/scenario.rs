@@ -44,13 +44,7 @@ impl LibraryScenario {
     /// One thread that visits keys uniformly, one by one, and is admitted.
     pub(crate) const fn plain(keys: usize) -> Self {
         let (pattern, threads) = (Pattern::Uniform, Threads::One);
-        LibraryScenario {
-            keys,
-            pattern,
-            threads,
-            calls: CallStyle::Singly,
-            decisions: ExpectedDecisions::Admits,
-        }
+        LibraryScenario { keys, pattern, threads, calls: CallStyle::Singly, decisions: ExpectedDecisions::Admits }
     }
 
     /// Every scenario with this many keys, in the order of the table. With one key there is only one
@@ -61,22 +55,14 @@ impl LibraryScenario {
         for pattern in [Pattern::Uniform, Pattern::Zipf] {
             for threads in [Threads::One, Threads::TwoOnSameKeys] {
                 for calls in [CallStyle::Singly, CallStyle::Batches] {
-                    all.push(LibraryScenario {
-                        pattern,
-                        threads,
-                        calls,
-                        ..plain
-                    });
+                    all.push(LibraryScenario { pattern, threads, calls, ..plain });
                 }
             }
         }
         if keys == 1 {
             all.retain(|scenario| scenario.pattern == Pattern::Uniform);
         } else {
-            all.push(LibraryScenario {
-                threads: Threads::TwoOnDifferentKeys,
-                ..plain
-            });
+            all.push(LibraryScenario { threads: Threads::TwoOnDifferentKeys, ..plain });
         }
         all
     }
@@ -86,14 +72,11 @@ impl LibraryScenario {
         match self.threads {
             Threads::One => vec![keys::order(self.pattern, self.keys, 1)],
             Threads::TwoOnSameKeys => {
-                vec![
-                    keys::order(self.pattern, self.keys, 1),
-                    keys::order(self.pattern, self.keys, 2),
-                ]
+                vec![keys::order(self.pattern, self.keys, 1), keys::order(self.pattern, self.keys, 2)]
             }
-            Threads::TwoOnDifferentKeys => (0..2)
-                .map(|subset| keys::order_of_subset(self.keys, subset, 2, 1 + subset as u64))
-                .collect(),
+            Threads::TwoOnDifferentKeys => {
+                (0..2).map(|subset| keys::order_of_subset(self.keys, subset, 2, 1 + subset as u64)).collect()
+            }
         }
     }
 }

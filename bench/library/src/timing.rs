@@ -82,27 +82,15 @@ impl<S: LimiterSubject> DynSubject for S {
                     })
                 })
                 .collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().expect("a worker does not panic"))
-                .collect()
+            workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        let mean = |field: fn(&DecisionTime) -> f64| {
-            taken.iter().map(field).sum::<f64>() / taken.len() as f64
-        };
-        DecisionTime {
-            wall_nanos: mean(|taken| taken.wall_nanos),
-            cpu_nanos: mean(|taken| taken.cpu_nanos),
-        }
+        let mean = |field: fn(&DecisionTime) -> f64| taken.iter().map(field).sum::<f64>() / taken.len() as f64;
+        DecisionTime { wall_nanos: mean(|taken| taken.wall_nanos), cpu_nanos: mean(|taken| taken.cpu_nanos) }
     }
 }
 
 /// Walks the order from `round.start` until the time is up.
-fn run_order<S: LimiterSubject>(
-    subject: &S,
-    round: &TimedRound<'_>,
-    order: &[u32],
-) -> DecisionTime {
+fn run_order<S: LimiterSubject>(subject: &S, round: &TimedRound<'_>, order: &[u32]) -> DecisionTime {
     let strides = order.len() / STRIDE;
     let first = (round.start * strides as f64) as usize % strides;
     let mut scratch = S::Scratch::default();
@@ -133,12 +121,7 @@ fn singly<S: LimiterSubject>(subject: &S, keys: &[Key], stride: &[u32]) {
 }
 
 #[inline]
-fn in_batches<S: LimiterSubject>(
-    subject: &S,
-    keys: &[Key],
-    stride: &[u32],
-    scratch: &mut S::Scratch,
-) {
+fn in_batches<S: LimiterSubject>(subject: &S, keys: &[Key], stride: &[u32], scratch: &mut S::Scratch) {
     for indices in stride.as_chunks::<BATCH>().0 {
         let batch = indices.map(|index| &keys[index as usize]);
         black_box(subject.decide_batch(&batch, scratch));
@@ -152,10 +135,7 @@ fn in_batches<S: LimiterSubject>(
 /// alone then took a sixth of the time of the same fetches in front of a limiter, and nothing could be
 /// subtracted. The fence itself is part of the harness and so of no net figure.
 #[inline]
-#[cfg_attr(
-    target_arch = "x86_64",
-    expect(unsafe_code, reason = "the only way to this instruction")
-)]
+#[cfg_attr(target_arch = "x86_64", expect(unsafe_code, reason = "the only way to this instruction"))]
 fn finish() {
     // SAFETY: it needs SSE2, which every x86-64 processor has.
     #[cfg(target_arch = "x86_64")]

@@ -94,11 +94,7 @@ pub async fn at_pace<C: LoadClient>(
     let (server_secs, client_secs) = (server.cpu_secs()? - before.0, cpu::own()? - before.1);
     let of = |share| waits.value_at_quantile(share) as f64 / 1e6;
     Ok(LoadFigures {
-        waits: Some(LoadWaits {
-            p50_ms: of(0.5),
-            p99_ms: of(0.99),
-            p999_ms: of(0.999),
-        }),
+        waits: Some(LoadWaits { p50_ms: of(0.5), p99_ms: of(0.99), p999_ms: of(0.999) }),
         ..figures(count, server_secs, client_secs)
     })
 }
@@ -132,9 +128,5 @@ pub fn median_figures(rounds: &[LoadFigures]) -> Option<LoadFigures> {
 fn median_waits(rounds: &[LoadFigures]) -> Option<LoadWaits> {
     let waits: Vec<LoadWaits> = rounds.iter().filter_map(|round| round.waits).collect();
     let wait = |field: fn(&LoadWaits) -> f64| median(&waits.iter().map(field).collect::<Vec<_>>());
-    Some(LoadWaits {
-        p50_ms: wait(|w| w.p50_ms)?,
-        p99_ms: wait(|w| w.p99_ms)?,
-        p999_ms: wait(|w| w.p999_ms)?,
-    })
+    Some(LoadWaits { p50_ms: wait(|w| w.p50_ms)?, p99_ms: wait(|w| w.p99_ms)?, p999_ms: wait(|w| w.p999_ms)? })
 }

@@ -63,10 +63,7 @@ pub(crate) async fn run_tasks<C: LoadClient>(
     while let Some(ended) = tasks.join_next().await {
         decisions += ended??;
     }
-    Ok(DecisionCount {
-        decisions,
-        elapsed: begun.elapsed(),
-    })
+    Ok(DecisionCount { decisions, elapsed: begun.elapsed() })
 }
 
 /// `rate` decisions per second, each started when it is due, whether or not earlier replies have arrived.
@@ -92,10 +89,7 @@ pub(crate) async fn run_paced<C: LoadClient>(
             });
             // Decisions that need not wait complete at once: a task for each would cost more than they do. A
             // spawned task is polled again, and is woken from then on.
-            match decision
-                .as_mut()
-                .poll(&mut Context::from_waker(Waker::noop()))
-            {
+            match decision.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 Poll::Ready(decided) => note(&mut waits, decided)?,
                 Poll::Pending => drop(tasks.spawn(decision)),
             }
@@ -110,17 +104,11 @@ pub(crate) async fn run_paced<C: LoadClient>(
     while let Some(ended) = tasks.join_next().await {
         note(&mut waits, ended?)?;
     }
-    let made = DecisionCount {
-        decisions: waits.len(),
-        elapsed: begun.elapsed(),
-    };
+    let made = DecisionCount { decisions: waits.len(), elapsed: begun.elapsed() };
     Ok((made, waits))
 }
 
-fn note(
-    waits: &mut Histogram<u64>,
-    decided: Result<Duration, BenchError>,
-) -> Result<(), BenchError> {
+fn note(waits: &mut Histogram<u64>, decided: Result<Duration, BenchError>) -> Result<(), BenchError> {
     waits.saturating_record(decided?.as_nanos() as u64);
     Ok(())
 }
@@ -152,10 +140,7 @@ mod tests {
         for _ in 0..10_000 {
             draws[rng.below(10)] += 1;
         }
-        assert!(
-            draws.iter().all(|count| (850..1_150).contains(count)),
-            "{draws:?}"
-        );
+        assert!(draws.iter().all(|count| (850..1_150).contains(count)), "{draws:?}");
         assert_eq!(rng.below(1), 0);
     }
 }

@@ -31,10 +31,7 @@ pub(crate) fn in_child(name: &str, max_keys: usize) -> io::Result<Vec<MemorySamp
         .stderr(Stdio::inherit())
         .output()?;
     if !child.status.success() {
-        return Err(io::Error::other(format!(
-            "filling {name} ended with {}",
-            child.status
-        )));
+        return Err(io::Error::other(format!("filling {name} ended with {}", child.status)));
     }
     let printed = String::from_utf8_lossy(&child.stdout);
     printed.lines().map(str::parse).collect()
@@ -49,10 +46,7 @@ pub(crate) fn print_samples<S: LimiterSubject>(max_keys: usize) -> io::Result<()
         black_box(limiter.decide(&Key::number(number)));
         if number % STEP == 0 {
             let resident = resident_bytes()?.saturating_sub(resident);
-            println!(
-                "{number} {resident} {}",
-                allocated_bytes().saturating_sub(allocated)
-            );
+            println!("{number} {resident} {}", allocated_bytes().saturating_sub(allocated));
         }
     }
     Ok(())
@@ -74,37 +68,21 @@ impl FromStr for MemorySample {
     type Err = io::Error;
 
     fn from_str(line: &str) -> io::Result<Self> {
-        let numbers: Vec<usize> = line
-            .split(' ')
-            .filter_map(|word| word.parse().ok())
-            .collect();
+        let numbers: Vec<usize> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
         let [keys, resident_bytes, allocated_bytes] = numbers[..] else {
-            return Err(io::Error::other(format!(
-                "`{line}` is not three numbers: keys, resident, allocated"
-            )));
+            return Err(io::Error::other(format!("`{line}` is not three numbers: keys, resident, allocated")));
         };
-        Ok(MemorySample {
-            keys,
-            resident_bytes,
-            allocated_bytes,
-        })
+        Ok(MemorySample { keys, resident_bytes, allocated_bytes })
     }
 }
 
 fn resident_bytes() -> io::Result<usize> {
     let statm = fs::read_to_string("/proc/self/statm")?;
-    let pages = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<usize>().ok());
-    pages
-        .map(|pages| pages * 4_096)
-        .ok_or_else(|| io::Error::other("no second number in /proc/self/statm"))
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.map(|pages| pages * 4_096).ok_or_else(|| io::Error::other("no second number in /proc/self/statm"))
 }
 
 fn allocated_bytes() -> usize {
     let stats = crate::ALLOCATOR.stats();
-    stats
-        .bytes_allocated
-        .saturating_sub(stats.bytes_deallocated)
+    stats.bytes_allocated.saturating_sub(stats.bytes_deallocated)
 }

@@ -32,11 +32,7 @@ struct MemoryArguments {
 }
 
 fn main() -> io::Result<()> {
-    let MemoryArguments {
-        options,
-        fill,
-        keys,
-    } = MemoryArguments::parse();
+    let MemoryArguments { options, fill, keys } = MemoryArguments::parse();
     match fill {
         Some(name) => subjects::fill(&name, keys),
         None => measure_all(&options).map(|path| println!("\nsaved as {}", path.display())),
@@ -44,21 +40,13 @@ fn main() -> io::Result<()> {
 }
 
 fn measure_all(options: &Options) -> io::Result<PathBuf> {
-    let max_keys = if options.quick {
-        2 * fill::MILLION
-    } else {
-        10 * fill::MILLION
-    };
+    let max_keys = if options.quick { 2 * fill::MILLION } else { 10 * fill::MILLION };
     let mut page = options.page("memory");
     let measured = subjects::NAMES
         .iter()
         .map(|name| Ok((*name, fill::in_child(name, max_keys)?)))
         .collect::<io::Result<Vec<_>>>()?;
-    page.table(
-        "Bytes per key",
-        &tables::bytes_per_key(&measured, max_keys),
-        NOTE,
-    );
+    page.table("Bytes per key", &tables::bytes_per_key(&measured, max_keys), NOTE);
     page.goals(&tables::goals(&measured));
     page.save(&options.results)
 }

@@ -12,13 +12,7 @@ pub(crate) const TIDEGATE: &str = "tidegate";
 pub(crate) const TIDEGATE_STRICT: &str = "tidegate, strict window";
 
 /// The rows of the table.
-pub(crate) const NAMES: [&str; 5] = [
-    TIDEGATE,
-    TIDEGATE_STRICT,
-    Governor::NAME,
-    Throttlecrab::NAME,
-    Limitador::NAME,
-];
+pub(crate) const NAMES: [&str; 5] = [TIDEGATE, TIDEGATE_STRICT, Governor::NAME, Throttlecrab::NAME, Limitador::NAME];
 
 /// Fills the limiter of this name and prints its samples; none when this build does not include it.
 pub(crate) fn fill(name: &str, max_keys: usize) -> io::Result<()> {

@@ -15,16 +15,10 @@ pub(crate) fn bytes_per_key(measured: &MemorySamples, max_keys: usize) -> Table 
     let mut table = Table::new(heading.chain(["worst".to_owned(), "at".to_owned()]));
     for (name, samples) in measured {
         let mut cells = vec![(*name).to_owned()];
-        cells.extend(
-            millions
-                .iter()
-                .map(|million| cell(samples, million * MILLION)),
-        );
+        cells.extend(millions.iter().map(|million| cell(samples, million * MILLION)));
         let worst = worst(samples);
         cells.push(figure(worst.map(|sample| sample.resident_per_key())));
-        cells.push(worst.map_or_else(String::new, |s| {
-            format!("{:.2}M", s.keys as f64 / MILLION as f64)
-        }));
+        cells.push(worst.map_or_else(String::new, |s| format!("{:.2}M", s.keys as f64 / MILLION as f64)));
         table.row(cells);
     }
     table
@@ -32,23 +26,14 @@ pub(crate) fn bytes_per_key(measured: &MemorySamples, max_keys: usize) -> Table 
 
 /// The goals of Tidegate. The one for ten million keys only when the run went so far.
 pub(crate) fn goals(measured: &MemorySamples) -> Vec<Goal> {
-    let samples = |name| {
-        measured
-            .iter()
-            .find(|(n, _)| *n == name)
-            .map_or(&[][..], |(_, s)| s)
-    };
+    let samples = |name| measured.iter().find(|(n, _)| *n == name).map_or(&[][..], |(_, s)| s);
     let (plain, strict) = (samples(TIDEGATE), samples(TIDEGATE_STRICT));
     let full = at(plain, 10 * MILLION).map(|sample| sample.resident_per_key());
     let worst_of = |samples| worst(samples).map(|sample| sample.resident_per_key());
     vec![
         Goal::at_most("bytes per key at 10M keys", full, 56.0),
         Goal::at_most("bytes per key at the worst fill", worst_of(plain), 80.0),
-        Goal::at_most(
-            "bytes per key, strict window, at the worst fill",
-            worst_of(strict),
-            112.0,
-        ),
+        Goal::at_most("bytes per key, strict window, at the worst fill", worst_of(strict), 112.0),
     ]
 }
 

@@ -21,10 +21,7 @@ mod tests {
 
     #[test]
     fn the_unit_kb_means_kibibytes() {
-        assert_eq!(
-            bytes("VmHWM:\t   9 kB\nVmRSS:\t     40 kB\n"),
-            Some(40 << 10)
-        );
+        assert_eq!(bytes("VmHWM:\t   9 kB\nVmRSS:\t     40 kB\n"), Some(40 << 10));
     }
 
     #[test]

@@ -54,11 +54,7 @@ impl ServerProcess {
         ServerProcess::start("redis-server", |port| {
             let port = port.to_string();
             let arguments = ["--port", &port, "--save", "", "--appendonly", "no"];
-            let mut words: Vec<String> = arguments
-                .iter()
-                .chain(more)
-                .map(|word| (*word).into())
-                .collect();
+            let mut words: Vec<String> = arguments.iter().chain(more).map(|word| (*word).into()).collect();
             if let Some(file) = module {
                 words.extend(["--loadmodule".to_owned(), file.display().to_string()]);
             }
@@ -114,11 +110,7 @@ impl ServerProcess {
         if let Some(mut stderr) = self.process.stderr.take() {
             let _ = stderr.read_to_string(&mut output);
         }
-        format!(
-            "{program} does not listen on {}: {}",
-            self.address,
-            output.trim()
-        )
+        format!("{program} does not listen on {}: {}", self.address, output.trim())
     }
 }
 

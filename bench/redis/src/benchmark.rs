@@ -13,12 +13,7 @@ use crate::command::RespCommand;
 
 /// Sends `command` the given number of times, with as many connections as our clients have and as many calls
 /// in flight. Returns calls per second, by its own count.
-pub(crate) fn run(
-    server: SocketAddr,
-    command: &RespCommand,
-    concurrency: Concurrency,
-    calls: u64,
-) -> io::Result<f64> {
+pub(crate) fn run(server: SocketAddr, command: &RespCommand, concurrency: Concurrency, calls: u64) -> io::Result<f64> {
     let mut benchmark = process::Command::new("redis-benchmark");
     benchmark
         .args(["-h", &server.ip().to_string()])
@@ -33,12 +28,10 @@ pub(crate) fn run(
     benchmark.args(command.words().iter().map(|word| OsStr::from_bytes(word)));
     let output = benchmark.output()?;
     let stdout = String::from_utf8_lossy(&output.stdout);
-    rate(&stdout)
-        .filter(|_| output.status.success())
-        .ok_or_else(|| {
-            let complaint = String::from_utf8_lossy(&output.stderr);
-            io::Error::other(format!("redis-benchmark: {stdout}{complaint}"))
-        })
+    rate(&stdout).filter(|_| output.status.success()).ok_or_else(|| {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        io::Error::other(format!("redis-benchmark: {stdout}{complaint}"))
+    })
 }
 
 /// The second of the eight fields of the last line. The first is the command and may hold anything.
@@ -53,7 +46,8 @@ mod tests {
 
     #[test]
     fn the_rate_is_found_behind_any_command() {
-        let stdout = "\"test\",\"rps\",...\n\"SET a,b\",\"106837.61\",\"0.5\",\"0.2\",\"0.4\",\"0.8\",\"4.3\",\"8.6\"\n";
+        let stdout =
+            "\"test\",\"rps\",...\n\"SET a,b\",\"106837.61\",\"0.5\",\"0.2\",\"0.4\",\"0.8\",\"4.3\",\"8.6\"\n";
         assert_eq!(rate(stdout), Some(106_837.61));
     }
 

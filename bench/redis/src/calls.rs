@@ -20,10 +20,7 @@ pub(crate) struct RedisCalls {
 
 impl RedisCalls {
     /// Connects as our store does: without delay, with a timeout on each reply.
-    pub(crate) async fn open(
-        server: SocketAddr,
-        command: &RespCommand,
-    ) -> Result<Self, BenchError> {
+    pub(crate) async fn open(server: SocketAddr, command: &RespCommand) -> Result<Self, BenchError> {
         let info = format!("redis://{server}").into_connection_info()?;
         let settings = info.tcp_settings().clone().set_nodelay(true);
         let client = Client::open(info.set_tcp_settings(settings))?;
@@ -47,11 +44,7 @@ impl RedisCalls {
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let mut connection = self.connections[index % self.connections.len()].clone();
         let reply: Value = self.commands[key].query_async(&mut connection).await?;
-        if admitted(&reply) {
-            Ok(())
-        } else {
-            Err(format!("unexpected reply {reply:?}").into())
-        }
+        if admitted(&reply) { Ok(()) } else { Err(format!("unexpected reply {reply:?}").into()) }
     }
 }
 
@@ -73,9 +66,7 @@ mod tests {
     fn only_an_admission_counts() {
         assert!(admitted(&Value::Array(vec![Value::Int(0), Value::Int(9)])));
         assert!(!admitted(&Value::Array(vec![Value::Int(1), Value::Int(9)])));
-        let reply = |admitted: f64| {
-            Value::BulkString([&[9; 7][..], &admitted.to_le_bytes(), &[0; 4]].concat())
-        };
+        let reply = |admitted: f64| Value::BulkString([&[9; 7][..], &admitted.to_le_bytes(), &[0; 4]].concat());
         assert!(admitted(&reply(1.0)));
         assert!(!admitted(&reply(0.0)));
         assert!(!admitted(&Value::Okay));

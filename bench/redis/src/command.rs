@@ -13,12 +13,7 @@ impl RespCommand {
     /// A charge by redis-cell, with a key as long as those of the other benches.
     pub(crate) fn throttle(burst: u32, count: u32, period_secs: u32) -> Self {
         let words = format!("CL.THROTTLE user:{NUMBER} {burst} {count} {period_secs} 1");
-        RespCommand(
-            words
-                .split(' ')
-                .map(|word| word.as_bytes().to_vec())
-                .collect(),
-        )
+        RespCommand(words.split(' ').map(|word| word.as_bytes().to_vec()).collect())
     }
 
     /// A call of a script. The number replaces the last twelve characters of the hash tag of `key`, so that
@@ -28,9 +23,7 @@ impl RespCommand {
         let begin = end.checked_sub(NUMBER.len())?;
         let key = [&key[..begin], NUMBER.as_bytes(), &key[end..]].concat();
         let head = [b"EVALSHA".to_vec(), hash.into(), b"1".to_vec(), key];
-        Some(RespCommand(
-            head.into_iter().chain(arguments.iter().cloned()).collect(),
-        ))
+        Some(RespCommand(head.into_iter().chain(arguments.iter().cloned()).collect()))
     }
 
     /// The words as `redis-benchmark` takes them.
@@ -43,9 +36,7 @@ impl RespCommand {
         let number = format!("{number:012}");
         let mut command = Cmd::new();
         for word in &self.0 {
-            let position = word
-                .windows(NUMBER.len())
-                .position(|part| part == NUMBER.as_bytes());
+            let position = word.windows(NUMBER.len()).position(|part| part == NUMBER.as_bytes());
             match position {
                 Some(at) => {
                     let after = &word[at + NUMBER.len()..];
@@ -64,12 +55,8 @@ mod tests {
 
     #[test]
     fn every_key_is_as_long_as_the_one_recorded() {
-        let command =
-            RespCommand::script("ab", b"tg:{0123456789ABCDEFGHIJKL}:api", &[b"\0x".to_vec()]);
-        let packed = command
-            .expect("a key with a tag")
-            .numbered(42)
-            .get_packed_command();
+        let command = RespCommand::script("ab", b"tg:{0123456789ABCDEFGHIJKL}:api", &[b"\0x".to_vec()]);
+        let packed = command.expect("a key with a tag").numbered(42).get_packed_command();
         let want = b"*5\r\n$7\r\nEVALSHA\r\n$2\r\nab\r\n$1\r\n1\r\n\
             $31\r\ntg:{0123456789000000000042}:api\r\n$2\r\n\0x\r\n";
         assert_eq!(packed, want);

@@ -28,11 +28,7 @@ impl LimitadorRedis {
         let (count, period_secs) = (allowance.burst.get().into(), allowance.period_secs.into());
         let always: [&str; 0] = [];
         limiter.add_limit(Limit::new(NAMESPACE, count, period_secs, always, ["key"]));
-        Ok(LimitadorRedis {
-            limiter,
-            namespace: NAMESPACE.into(),
-            keys: (0..KEYS).map(Key::number).collect(),
-        })
+        Ok(LimitadorRedis { limiter, namespace: NAMESPACE.into(), keys: (0..KEYS).map(Key::number).collect() })
     }
 
     /// Charges one unit to the key of this number.
@@ -41,10 +37,6 @@ impl LimitadorRedis {
         // With the counters loaded, as its later versions always do.
         let limiter = &self.limiter;
         let result = limiter.check_rate_limited_and_update(&self.namespace, &values, 1, true);
-        if result.await?.limited {
-            Err("limitador denied".into())
-        } else {
-            Ok(())
-        }
+        if result.await?.limited { Err("limitador denied".into()) } else { Ok(()) }
     }
 }

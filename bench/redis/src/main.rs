@@ -38,10 +38,7 @@ struct RedisArguments {
 }
 
 fn main() -> Result<(), BenchError> {
-    let RedisArguments {
-        options,
-        redis_cell,
-    } = RedisArguments::parse();
+    let RedisArguments { options, redis_cell } = RedisArguments::parse();
     let effort = LoadEffort {
         rounds: options.rounds(),
         length: options.round(Duration::from_millis(250), Duration::from_secs(1)),
@@ -50,9 +47,7 @@ fn main() -> Result<(), BenchError> {
     let mut page = options.page("redis");
     let server = ServerProcess::redis(redis_cell.as_deref(), &[])?;
     move_load_to_its_core();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let subjects = subject::all(server.address(), redis_cell.is_some()).await?;
         measure(&server, &subjects, effort, &mut page).await
@@ -71,11 +66,7 @@ async fn measure(
     let mut results: Vec<RedisResults> = Vec::new();
     for concurrency in CONCURRENCIES {
         let full = full_load(server, subjects, concurrency, effort).await?;
-        let one = RedisResults {
-            concurrency,
-            names: names(),
-            figures: full.into_iter().map(Some).collect(),
-        };
+        let one = RedisResults { concurrency, names: names(), figures: full.into_iter().map(Some).collect() };
         let note = if results.is_empty() { NOTE } else { "" };
         page.table(&one.title(), &one.table(), note);
         results.push(one);
@@ -88,10 +79,7 @@ async fn measure(
         figures: half_load(server, subjects, &full, KEYS, effort).await?,
     };
     page.table("10,000 keys, half load", &half.waits_table(), HALF_NOTE);
-    let sides: Vec<String> = results
-        .iter()
-        .filter_map(RedisResults::narrow_side)
-        .collect();
+    let sides: Vec<String> = results.iter().filter_map(RedisResults::narrow_side).collect();
     let note = format!("{PROFILE_NOTE}\n\n{}", sides.join("\n"));
     page.table("Where the time goes", &tables::profile(&results), &note);
     page.goals(&results.iter().map(RedisResults::goal).collect::<Vec<_>>());
@@ -99,22 +87,10 @@ async fn measure(
 }
 
 const CONCURRENCIES: [Concurrency; 4] = [
-    Concurrency {
-        keys: 1,
-        in_flight: 64,
-    },
-    Concurrency {
-        keys: 1,
-        in_flight: 256,
-    },
-    Concurrency {
-        keys: KEYS,
-        in_flight: 64,
-    },
-    Concurrency {
-        keys: KEYS,
-        in_flight: 256,
-    },
+    Concurrency { keys: 1, in_flight: 64 },
+    Concurrency { keys: 1, in_flight: 256 },
+    Concurrency { keys: KEYS, in_flight: 64 },
+    Concurrency { keys: KEYS, in_flight: 256 },
 ];
 
 /// The index of the concurrency whose rate half load halves: many keys, fewer in flight.

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use bench_load::{
-    BenchError, Concurrency, DecisionCount, LoadEffort, LoadFigures, at_pace, by_tasks, figures,
-    median_figures,
+    BenchError, Concurrency, DecisionCount, LoadEffort, LoadFigures, at_pace, by_tasks, figures, median_figures,
 };
 use bench_process::{ServerProcess, cpu};
 
@@ -26,17 +25,12 @@ pub(crate) async fn full_load(
     for _ in 0..effort.rounds {
         for (subject, rounds) in subjects.iter().zip(&mut rounds) {
             rounds.push(match &subject.driver {
-                RedisDriver::Benchmark(command) => {
-                    by_benchmark(server, command, concurrency, effort).await?
-                }
+                RedisDriver::Benchmark(command) => by_benchmark(server, command, concurrency, effort).await?,
                 RedisDriver::Tasks(client) => by_tasks(server, client, concurrency, effort).await?,
             });
         }
     }
-    Ok(rounds
-        .iter()
-        .filter_map(|rounds| median_figures(rounds))
-        .collect())
+    Ok(rounds.iter().filter_map(|rounds| median_figures(rounds)).collect())
 }
 
 /// All subjects that support a pace at half of their rate at full load, in turns; `None` for the others.
@@ -76,10 +70,7 @@ async fn by_benchmark(
     let decisions = (about * effort.length.as_secs_f64()) as u64;
     let before = (server.cpu_secs()?, cpu::of_ended_children()?);
     let per_sec = run(decisions).await??;
-    let made = DecisionCount {
-        decisions,
-        elapsed: Duration::try_from_secs_f64(decisions as f64 / per_sec)?,
-    };
+    let made = DecisionCount { decisions, elapsed: Duration::try_from_secs_f64(decisions as f64 / per_sec)? };
     let client_secs = cpu::of_ended_children()? - before.1;
     Ok(figures(made, server.cpu_secs()? - before.0, client_secs))
 }

@@ -34,10 +34,7 @@ impl RecordedScriptCall {
     /// The script is loaded once more with its arguments written into it, and the call has as many other
     /// bytes in their place. The server reads as many bytes as for the true call and runs about 1% fewer
     /// instructions: the comparison is not made easier for us.
-    pub(crate) fn call_without_zeros(
-        &self,
-        server: &mut Connection,
-    ) -> Result<RespCommand, BenchError> {
+    pub(crate) fn call_without_zeros(&self, server: &mut Connection) -> Result<RespCommand, BenchError> {
         let mut script = self.script.clone();
         for (index, bytes) in self.arguments.iter().enumerate() {
             script = script.replace(&format!("ARGV[{}]", index + 1), &lua_text(bytes));
@@ -73,10 +70,7 @@ impl CommandMonitor {
 
     /// Reads up to the first call of a script by its hash, and finds that script among those loaded before
     /// it.
-    pub(crate) fn first_call(
-        mut self,
-        server: &mut Connection,
-    ) -> Result<RecordedScriptCall, BenchError> {
+    pub(crate) fn first_call(mut self, server: &mut Connection) -> Result<RecordedScriptCall, BenchError> {
         let mut scripts = Vec::new();
         loop {
             let words = words(&self.line()?);
@@ -108,11 +102,7 @@ impl CommandMonitor {
 }
 
 /// The script with this hash; loading returns the hash of each.
-fn script_of(
-    hash: &str,
-    scripts: Vec<String>,
-    server: &mut Connection,
-) -> Result<String, BenchError> {
+fn script_of(hash: &str, scripts: Vec<String>, server: &mut Connection) -> Result<String, BenchError> {
     for script in scripts {
         if load(server, &script)? == hash {
             return Ok(script);
@@ -126,10 +116,7 @@ fn load(server: &mut Connection, script: &str) -> redis::RedisResult<String> {
 }
 
 fn no_tag(key: &[u8]) -> io::Error {
-    io::Error::other(format!(
-        "the key {:?} has no hash tag",
-        String::from_utf8_lossy(key)
-    ))
+    io::Error::other(format!("the key {:?} has no hash tag", String::from_utf8_lossy(key)))
 }
 
 /// The words of a line of `MONITOR`: each in double quotes, with escapes as in C.

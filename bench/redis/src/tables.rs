@@ -87,11 +87,7 @@ impl RedisResults {
     /// Where the time of a decision goes, and which side was the bottleneck.
     pub(crate) fn profile(&self) -> [String; 5] {
         let client = |name| self.of(name).map(|f| f.client_secs_per_million);
-        let more = |than, name| {
-            client(name)
-                .zip(client(than))
-                .map(|(more, less)| more - less)
-        };
+        let more = |than, name| client(name).zip(client(than)).map(|(more, less)| more - less);
         [
             self.title(),
             figure(self.of(BARE).map(|f| f.server_secs_per_million)),
@@ -109,16 +105,11 @@ impl RedisResults {
             (true, true) => "both sides were saturated",
             (true, false) => "the server was saturated",
             (false, true) => "the client was saturated",
-            (false, false) => {
-                "neither was saturated: they waited for each other or for the machine"
-            }
+            (false, false) => "neither was saturated: they waited for each other or for the machine",
         };
         let percent = |share: f64| format!("{:.0}%", 100.0 * share);
         let (server, client) = (percent(server), percent(client));
-        Some(format!(
-            "- {}: {side} (server {server}, client {client} of a core).",
-            self.title()
-        ))
+        Some(format!("- {}: {side} (server {server}, client {client} of a core).", self.title()))
     }
 }
 
@@ -128,13 +119,8 @@ const BUSY: f64 = 0.9;
 
 /// Seconds of processor time per million decisions, part by part.
 pub(crate) fn profile(results: &[RedisResults]) -> Table {
-    let mut table = Table::new([
-        "RedisStore, CPU-s/M",
-        "server",
-        "client: redis-rs",
-        "+ Tidegate's store",
-        "+ resilience",
-    ]);
+    let mut table =
+        Table::new(["RedisStore, CPU-s/M", "server", "client: redis-rs", "+ Tidegate's store", "+ resilience"]);
     for one in results {
         table.row(one.profile());
     }

@@ -44,14 +44,8 @@ impl TidegateRedis<ResilientStore> {
     ///
     /// The budget is a second instead of 5 ms: the node must not decide by itself because the machine paused.
     /// The cost of a deadline does not depend on its length.
-    pub(crate) async fn guarded(
-        server: SocketAddr,
-        allowance: Allowance,
-    ) -> Result<Self, BenchError> {
-        let settings = ResilienceSettings {
-            budget: Nanos::from_secs(1),
-            ..ResilienceSettings::default()
-        };
+    pub(crate) async fn guarded(server: SocketAddr, allowance: Allowance) -> Result<Self, BenchError> {
+        let settings = ResilienceSettings { budget: Nanos::from_secs(1), ..ResilienceSettings::default() };
         let store = connect(server).await?;
         let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
         let tidegate = TidegateRedis::around(store, allowance)?;
@@ -93,9 +87,7 @@ impl<S: Store> TidegateRedis<S> {
     /// Charges one unit to the key of this number.
     pub(crate) async fn decide(&self, key: usize) -> Result<(), BenchError> {
         let charge = Charge {
-            subject: self
-                .fingerprints
-                .fingerprint(self.keys[key].as_str().as_bytes()),
+            subject: self.fingerprints.fingerprint(self.keys[key].as_str().as_bytes()),
             rule: &self.rule,
             rate: 0,
             limit: Cow::Borrowed(&self.limit),
@@ -116,10 +108,7 @@ impl<S: Store> TidegateRedis<S> {
 }
 
 async fn connect(server: SocketAddr) -> Result<RedisStore, BenchError> {
-    let config = RedisConfig {
-        connections: CONNECTIONS,
-        ..RedisConfig::new(&format!("redis://{server}"))
-    };
+    let config = RedisConfig { connections: CONNECTIONS, ..RedisConfig::new(&format!("redis://{server}")) };
     let store = RedisStore::open(&config)?;
     store.ready().await;
     Ok(store)

@@ -35,10 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rules = folder.path().join("rules.yaml");
     let keyed = folder.path().join("keyed.yaml");
     fs::write(&rules, rules_text(RULES, ""))?;
-    fs::write(
-        &keyed,
-        rules_text(10, "tiers: [free]\nkeys_file: keys.txt\n"),
-    )?;
+    fs::write(&keyed, rules_text(10, "tiers: [free]\nkeys_file: keys.txt\n"))?;
     write_keys(&folder.path().join("keys.txt"))?;
 
     let limiter = limiter(&rules)?;
@@ -62,12 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut table = Table::new(["", "seconds", "p99.9 wait, us", "longest wait, us"]);
     let mut row = |what: &str, secs: Option<f64>, waits: &ReloadWaits| {
         let [tail, longest] = waits.micros();
-        table.row([
-            what,
-            &figure(secs),
-            &figure(Some(tail)),
-            &figure(Some(longest)),
-        ]);
+        table.row([what, &figure(secs), &figure(Some(tail)), &figure(Some(longest))]);
     };
     row("no reload, 1 s", None, &still);
     row("100,000 rules", rules_secs, &rules_waits);
@@ -76,11 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     page.goals(&[
         Goal::below("100,000 rules in force, s", rules_secs, 1.0),
         Goal::below("1,000,000 keys in force, s", keys_secs, 2.0),
-        Goal::at_most(
-            "p99.9 wait of a decision, us",
-            Some(rules_waits.micros()[0]),
-            1_000.0,
-        ),
+        Goal::at_most("p99.9 wait of a decision, us", Some(rules_waits.micros()[0]), 1_000.0),
     ]);
     println!("\nsaved as {}", page.save(&options.results)?.display());
     Ok(())
@@ -149,10 +137,7 @@ fn worst_wait(limiter: &ReloadLimiter, work: impl FnOnce()) -> ReloadWaits {
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let deciding = threads.spawn(|| {
-            let mut waits = ReloadWaits {
-                buckets: [0; 64],
-                max: 0,
-            };
+            let mut waits = ReloadWaits { buckets: [0; 64], max: 0 };
             while !done.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 limiter.check_now(Request::default().with("path", "/api/v1/route-7/x"));

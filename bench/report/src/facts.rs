@@ -44,16 +44,7 @@ impl Facts {
     /// The facts as a markdown list.
     #[must_use]
     pub fn markdown(&self) -> String {
-        let Facts {
-            date,
-            commit,
-            command,
-            cpu,
-            cores,
-            kernel,
-            rustc,
-            load,
-        } = self;
+        let Facts { date, commit, command, cpu, cores, kernel, rustc, load } = self;
         format!(
             "- command: `{command}`\n- commit: {commit}\n- date: {date}\n\
              - machine: {cores} cores, {cpu}, Linux {kernel}; load average before the run: {load}\n\
@@ -73,34 +64,22 @@ fn commit() -> String {
 
 fn cpu_model() -> Option<String> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = cpuinfo
-        .lines()
-        .find(|line| line.starts_with("model name"))?;
-    line.split_once(':')
-        .map(|(_, model)| model.trim().to_owned())
+    let line = cpuinfo.lines().find(|line| line.starts_with("model name"))?;
+    line.split_once(':').map(|(_, model)| model.trim().to_owned())
 }
 
 /// The load of other processes over the last minute: well above zero, times mean little.
 fn load_average() -> Option<String> {
-    first_line("/proc/loadavg")?
-        .split(' ')
-        .next()
-        .map(str::to_owned)
+    first_line("/proc/loadavg")?.split(' ').next().map(str::to_owned)
 }
 
 fn first_line(path: &str) -> Option<String> {
-    fs::read_to_string(path)
-        .ok()?
-        .lines()
-        .next()
-        .map(str::to_owned)
+    fs::read_to_string(path).ok()?.lines().next().map(str::to_owned)
 }
 
 fn output(program: &str, args: &[&str]) -> Option<String> {
     let out = Command::new(program).args(args).output().ok()?;
-    out.status
-        .success()
-        .then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
+    out.status.success().then(|| String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
 fn unknown() -> String {

@@ -31,29 +31,17 @@ enum Bound {
 impl Goal {
     /// The figure may reach `bound` but not pass it.
     pub fn at_most(what: impl Into<String>, measured: Option<f64>, bound: f64) -> Self {
-        Goal {
-            what: what.into(),
-            measured,
-            bound: Bound::AtMost(bound),
-        }
+        Goal { what: what.into(), measured, bound: Bound::AtMost(bound) }
     }
 
     /// The figure must stay under `bound`.
     pub fn below(what: impl Into<String>, measured: Option<f64>, bound: f64) -> Self {
-        Goal {
-            what: what.into(),
-            measured,
-            bound: Bound::Below(bound),
-        }
+        Goal { what: what.into(), measured, bound: Bound::Below(bound) }
     }
 
     /// The figure must reach `bound`.
     pub fn at_least(what: impl Into<String>, measured: Option<f64>, bound: f64) -> Self {
-        Goal {
-            what: what.into(),
-            measured,
-            bound: Bound::AtLeast(bound),
-        }
+        Goal { what: what.into(), measured, bound: Bound::AtLeast(bound) }
     }
 
     /// Whether this run met the goal.
@@ -89,12 +77,7 @@ pub fn goals_table(goals: &[Goal]) -> Table {
             Verdict::NotMet => "NOT MET",
             Verdict::Absent => "absent",
         };
-        table.row([
-            goal.what.clone(),
-            goal.bound_text(),
-            figure(goal.measured),
-            verdict.into(),
-        ]);
+        table.row([goal.what.clone(), goal.bound_text(), figure(goal.measured), verdict.into()]);
     }
     table
 }

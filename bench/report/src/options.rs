@@ -27,9 +27,7 @@ impl Options {
     /// The length of one round: `seconds` if set, else `quick` or `full`.
     #[must_use]
     pub fn round(&self, quick: Duration, full: Duration) -> Duration {
-        let length = self
-            .seconds
-            .and_then(|secs| Duration::try_from_secs_f64(secs).ok());
+        let length = self.seconds.and_then(|secs| Duration::try_from_secs_f64(secs).ok());
         length.unwrap_or(if self.quick { quick } else { full })
     }
 

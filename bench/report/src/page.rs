@@ -20,16 +20,8 @@ impl Page {
     /// Opens the page of an area with the facts of this run.
     pub fn new(area: impl Into<String>, facts: Facts) -> Self {
         let area = area.into();
-        let mut page = Page {
-            text: String::new(),
-            area,
-            facts,
-        };
-        page.add(format!(
-            "# Bench: {}\n\n{}",
-            page.area,
-            page.facts.markdown()
-        ));
+        let mut page = Page { text: String::new(), area, facts };
+        page.add(format!("# Bench: {}\n\n{}", page.area, page.facts.markdown()));
         page
     }
 

@@ -12,10 +12,7 @@ pub struct Table {
 impl Table {
     /// An empty table with these columns; the first is aligned left, the others right.
     pub fn new<S: Into<String>>(heading: impl IntoIterator<Item = S>) -> Self {
-        Table {
-            heading: heading.into_iter().map(Into::into).collect(),
-            rows: Vec::new(),
-        }
+        Table { heading: heading.into_iter().map(Into::into).collect(), rows: Vec::new() }
     }
 
     /// Adds a row; a short one is filled with empty cells.
@@ -29,10 +26,7 @@ impl Table {
         (0..self.heading.len())
             .map(|column| {
                 let cells = self.rows.iter().map(|row| &row[column]);
-                cells
-                    .chain([&self.heading[column]])
-                    .map(|cell| cell.chars().count())
-                    .max()
+                cells.chain([&self.heading[column]]).map(|cell| cell.chars().count()).max()
             })
             .map(|widest| widest.unwrap_or(0).max(3))
             .collect()
@@ -45,17 +39,11 @@ impl fmt::Display for Table {
         write_row(f, &self.heading, &widths)?;
         for (column, width) in widths.iter().enumerate() {
             let dashes = "-".repeat(*width + 1);
-            let rule = if column == 0 {
-                format!("|:{dashes}")
-            } else {
-                format!("|{dashes}:")
-            };
+            let rule = if column == 0 { format!("|:{dashes}") } else { format!("|{dashes}:") };
             f.write_str(&rule)?;
         }
         writeln!(f, "|")?;
-        self.rows
-            .iter()
-            .try_for_each(|row| write_row(f, row, &widths))
+        self.rows.iter().try_for_each(|row| write_row(f, row, &widths))
     }
 }
 
@@ -84,9 +72,7 @@ pub fn figure(value: Option<f64>) -> String {
 /// One figure as a multiple of another, or `absent` when either is missing.
 #[must_use]
 pub fn ratio(of: Option<f64>, to: Option<f64>) -> Option<f64> {
-    of.zip(to)
-        .filter(|(_, to)| *to > 0.0)
-        .map(|(of, to)| of / to)
+    of.zip(to).filter(|(_, to)| *to > 0.0).map(|(of, to)| of / to)
 }
 
 fn thousands(value: f64) -> String {
@@ -115,9 +101,7 @@ mod tests {
 
     #[test]
     fn figures_keep_the_digits_worth_reading() {
-        let shown: Vec<_> = [1_234_567.4, 929.4, 91.04, 1.149]
-            .map(|v| figure(Some(v)))
-            .into();
+        let shown: Vec<_> = [1_234_567.4, 929.4, 91.04, 1.149].map(|v| figure(Some(v))).into();
         assert_eq!(shown, ["1,234,567", "929", "91.0", "1.15"]);
         assert_eq!(figure(None), "absent");
     }

@@ -27,10 +27,7 @@ impl GrpcCalls {
     /// `message` makes the message of a key.
     pub(crate) fn new(path: &'static str, message: impl Fn(&str) -> Bytes) -> Self {
         let messages = (0..KEYS).map(|number| message(&format!("user:{number:012}")));
-        GrpcCalls {
-            path,
-            messages: messages.collect(),
-        }
+        GrpcCalls { path, messages: messages.collect() }
     }
 }
 
@@ -52,9 +49,7 @@ pub(crate) async fn open(
     let stream = TcpStream::connect(server).await?;
     stream.set_nodelay(true)?;
     let mut builder = Builder::new();
-    builder
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
+    builder.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
     let (sender, connection) = builder.handshake(stream).await.map_err(io::Error::other)?;
     // The task ends when the last loop is dropped; an error reaches the loops through their calls.
     tokio::spawn(connection);

@@ -50,17 +50,10 @@ enum IdleConnections {
 }
 
 impl IdleConnections {
-    async fn open(
-        server: SocketAddr,
-        once: &SingleRequest,
-        connections: usize,
-    ) -> io::Result<Self> {
+    async fn open(server: SocketAddr, once: &SingleRequest, connections: usize) -> io::Result<Self> {
         match once {
             SingleRequest::Of(question) => {
-                let concurrency = ServerConcurrency {
-                    connections,
-                    at_once: 1,
-                };
+                let concurrency = ServerConcurrency { connections, at_once: 1 };
                 let mut load = ServerLoad::open(server, question, concurrency).await?;
                 load.once().await?;
                 Ok(IdleConnections::Load { _open: load })
@@ -102,8 +95,7 @@ fn is_complete(bytes: &[u8]) -> io::Result<bool> {
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
         .and_then(|(_, value)| value.trim().parse().ok());
-    let length: usize =
-        length.ok_or_else(|| io::Error::other("a response without content-length"))?;
+    let length: usize = length.ok_or_else(|| io::Error::other("a response without content-length"))?;
     Ok(body.len() >= length)
 }
 

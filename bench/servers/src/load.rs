@@ -69,8 +69,7 @@ impl ServerLoad {
             let first = number * KEYS / concurrency.connections;
             match question {
                 ServerLoadKind::Resp(commands) => {
-                    let request_loop =
-                        resp::RespLoop::open(server, commands.clone(), first, concurrency.at_once);
+                    let request_loop = resp::RespLoop::open(server, commands.clone(), first, concurrency.at_once);
                     loops.push(RequestLoop::Resp(request_loop.await?));
                 }
                 ServerLoadKind::Grpc(calls) => {
@@ -109,9 +108,6 @@ impl ServerLoad {
             self.loops.push(request_loop);
             decisions += of_loop;
         }
-        Ok(ServerDecisionCount {
-            decisions,
-            elapsed: begun.elapsed(),
-        })
+        Ok(ServerDecisionCount { decisions, elapsed: begun.elapsed() })
     }
 }

@@ -65,9 +65,7 @@ fn main() -> io::Result<()> {
         page: options.page("servers"),
     };
     bench_process::move_load_to_its_core();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let page = runtime.block_on(run.measure())?;
     fs::remove_dir_all(&work)?;
     println!("\nsaved as {}", page.save(&options.results)?.display());

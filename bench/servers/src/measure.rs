@@ -51,25 +51,16 @@ pub(crate) async fn in_turns(
     for _ in 0..effort.rounds {
         for (subject, rounds) in subjects.iter().zip(&mut rounds) {
             let figures = round(subject, concurrency, effort.length).await;
-            rounds.push(
-                figures.map_err(|error| io::Error::other(format!("{}: {error}", subject.name)))?,
-            );
+            rounds.push(figures.map_err(|error| io::Error::other(format!("{}: {error}", subject.name)))?);
         }
     }
     let middles = rounds.iter().map(|rounds| median_figures(rounds));
     let names = subjects.iter().map(|subject| subject.name);
-    Ok(names
-        .zip(middles)
-        .filter_map(|(name, figures)| Some((name, figures?)))
-        .collect())
+    Ok(names.zip(middles).filter_map(|(name, figures)| Some((name, figures?))).collect())
 }
 
 /// One round after a warm-up of a fifth, on fresh connections.
-async fn round(
-    subject: &ServerSubject,
-    concurrency: ServerConcurrency,
-    length: Duration,
-) -> io::Result<ServerFigures> {
+async fn round(subject: &ServerSubject, concurrency: ServerConcurrency, length: Duration) -> io::Result<ServerFigures> {
     let mut load = ServerLoad::open(subject.address(), &subject.load, concurrency).await?;
     load.run(length / 5).await?;
     let before = (subject.server.cpu_secs()?, cpu::own()?);

@@ -37,9 +37,7 @@ pub(crate) fn admits(response: &[u8]) -> bool {
 /// A message with its gRPC prefix: not compressed, and its length.
 fn framed(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).expect("a request is short");
-    [&[0], length.to_be_bytes().as_slice(), message]
-        .concat()
-        .into()
+    [&[0], length.to_be_bytes().as_slice(), message].concat().into()
 }
 
 fn nested(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {

@@ -20,10 +20,7 @@ pub(crate) struct ProtocolPlan {
 pub(crate) const RESP: ProtocolPlan = ProtocolPlan {
     names: &RESP_NAMES,
     reference: INCR,
-    concurrencies: [
-        ("RESP, pipeline 1", concurrency(50, 1)),
-        ("RESP, pipeline 16", concurrency(50, 16)),
-    ],
+    concurrencies: [("RESP, pipeline 1", concurrency(50, 1)), ("RESP, pipeline 16", concurrency(50, 16))],
     note: RESP_NOTE,
     goals: |results| {
         let what = format!("{}: CPU of Redis INCR", results.title);
@@ -49,10 +46,7 @@ pub(crate) const GRPC: ProtocolPlan = ProtocolPlan {
 };
 
 const fn concurrency(connections: usize, at_once: usize) -> ServerConcurrency {
-    ServerConcurrency {
-        connections,
-        at_once,
-    }
+    ServerConcurrency { connections, at_once }
 }
 
 const RESP_NOTE: &str = "50 connections, 10,000 keys in turn, all admitted; one client for all: commands \

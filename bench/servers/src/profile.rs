@@ -63,18 +63,8 @@ impl ServerProfile {
         load.run(length + length / 5).await?;
         check_status(recorder.wait_with_output()?)?;
         let report = Command::new("perf")
-            .args([
-                "report",
-                "--quiet",
-                "--stdio",
-                "--no-children",
-                "--no-inline",
-            ])
-            .args([
-                "--fields",
-                "overhead,sample,dso,symbol",
-                "--field-separator",
-            ])
+            .args(["report", "--quiet", "--stdio", "--no-children", "--no-inline"])
+            .args(["--fields", "overhead,sample,dso,symbol", "--field-separator"])
             .arg(SEPARATOR.to_string())
             .arg("--input")
             .arg(&samples)
@@ -127,12 +117,7 @@ fn function(line: &str) -> Option<FunctionShare> {
     // The name follows the mode: `[k]` or `[.]`.
     let symbol = fields.next()?;
     let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name);
-    Some(FunctionShare {
-        share: share / 100.0,
-        samples,
-        object,
-        symbol: symbol.to_owned(),
-    })
+    Some(FunctionShare { share: share / 100.0, samples, object, symbol: symbol.to_owned() })
 }
 
 #[cfg(test)]
@@ -141,13 +126,10 @@ mod tests {
 
     #[test]
     fn a_line_is_a_share_an_object_and_a_name() {
-        let report = "\n 12.50%;   500;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;100;tidegate;[.] <a as b>::c\n";
+        let report =
+            "\n 12.50%;   500;[kernel.kallsyms]  ;[k] tcp_sendmsg_locked\n  2.50%;100;tidegate;[.] <a as b>::c\n";
         let profile = ServerProfile(functions(report));
-        let names: Vec<_> = profile
-            .largest(9)
-            .iter()
-            .map(|p| p.symbol.as_str())
-            .collect();
+        let names: Vec<_> = profile.largest(9).iter().map(|p| p.symbol.as_str()).collect();
         assert_eq!(names, ["tcp_sendmsg_locked", "<a as b>::c"]);
         assert!((profile.kernel() - 0.125).abs() < 1e-9);
         assert_eq!(profile.samples(), 600);

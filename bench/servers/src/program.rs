@@ -38,11 +38,7 @@ rules:
 ";
 
 /// `tidegate serve` on memory, with its file in `work`.
-pub(crate) fn tidegate(
-    program: &Path,
-    protocol: BenchProtocol,
-    work: &Path,
-) -> io::Result<ServerProcess> {
+pub(crate) fn tidegate(program: &Path, protocol: BenchProtocol, work: &Path) -> io::Result<ServerProcess> {
     let (name, text) = match protocol {
         BenchProtocol::Grpc => ("limits.yaml", LIMITS),
         BenchProtocol::Resp | BenchProtocol::Http => ("rules.yaml", RULES),
@@ -58,11 +54,7 @@ pub(crate) fn tidegate(
             ("--admin", None),
         ];
         for (flag, of) in listeners {
-            let address = if of == Some(protocol) {
-                format!("127.0.0.1:{port}")
-            } else {
-                "off".to_owned()
-            };
+            let address = if of == Some(protocol) { format!("127.0.0.1:{port}") } else { "off".to_owned() };
             words.extend([flag.to_owned(), address]);
         }
         words.extend(["--rules".to_owned(), file.display().to_string()]);

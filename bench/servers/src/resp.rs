@@ -36,10 +36,7 @@ pub(crate) enum AdmittedReply {
 
 impl RespCommands {
     /// Encodes the command of each key.
-    pub(crate) fn new<const N: usize>(
-        admitted: AdmittedReply,
-        words: impl Fn(&str) -> [String; N],
-    ) -> Self {
+    pub(crate) fn new<const N: usize>(admitted: AdmittedReply, words: impl Fn(&str) -> [String; N]) -> Self {
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(KEYS);
         for number in 0..KEYS {
@@ -50,11 +47,7 @@ impl RespCommands {
             }
             ends.push(bytes.len());
         }
-        RespCommands {
-            bytes: bytes.into(),
-            ends: ends.into(),
-            admitted,
-        }
+        RespCommands { bytes: bytes.into(), ends: ends.into(), admitted }
     }
 
     /// `count` commands from the key `first` on.
@@ -104,9 +97,7 @@ impl RespLoop {
             }
             while let Some(length) = reply_len(&self.received, self.commands.admitted)? {
                 self.received.advance(length);
-                missing = missing
-                    .checked_sub(1)
-                    .ok_or_else(|| io::Error::other("a reply without a request"))?;
+                missing = missing.checked_sub(1).ok_or_else(|| io::Error::other("a reply without a request"))?;
             }
         }
         self.received.clear();
@@ -178,25 +169,16 @@ mod tests {
 
     #[test]
     fn a_count_is_one_line() {
-        assert_eq!(
-            reply_len(b":17\r\n:18", AdmittedReply::Counted).unwrap(),
-            Some(5)
-        );
+        assert_eq!(reply_len(b":17\r\n:18", AdmittedReply::Counted).unwrap(), Some(5));
     }
 
     #[test]
     fn a_pipeline_is_cut_from_the_commands_at_their_ends() {
-        let commands = RespCommands::new(AdmittedReply::Counted, |key| {
-            ["INCR".to_owned(), key.to_owned()]
-        });
+        let commands = RespCommands::new(AdmittedReply::Counted, |key| ["INCR".to_owned(), key.to_owned()]);
         let two = "*2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000007\r\n\
                    *2\r\n$4\r\nINCR\r\n$17\r\nuser:000000000008\r\n";
         assert_eq!(commands.from(7, 2), two.as_bytes());
-        assert!(
-            commands
-                .from(KEYS - 1, 1)
-                .ends_with(b"user:000000009999\r\n")
-        );
+        assert!(commands.from(KEYS - 1, 1).ends_with(b"user:000000009999\r\n"));
         assert!(commands.from(0, 1).starts_with(b"*2\r\n$4\r\nINCR"));
     }
 }

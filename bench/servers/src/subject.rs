@@ -48,11 +48,7 @@ pub(crate) struct ServerSubject {
 
 impl ServerSubject {
     fn new(name: &'static str, server: ServerProcess, load: ServerLoadKind) -> Self {
-        ServerSubject {
-            name,
-            server: Rc::new(server),
-            load,
-        }
+        ServerSubject { name, server: Rc::new(server), load }
     }
 
     /// Its address.
@@ -69,17 +65,9 @@ pub(crate) fn resp(programs: &ServerPrograms) -> io::Result<Vec<ServerSubject>> 
         subjects.push(ServerSubject::new(TIDEGATE, server, cl_throttle()));
     }
     let redis = Rc::new(program::redis(programs.redis_cell.as_deref())?);
-    subjects.push(ServerSubject {
-        name: INCR,
-        server: Rc::clone(&redis),
-        load: incr(),
-    });
+    subjects.push(ServerSubject { name: INCR, server: Rc::clone(&redis), load: incr() });
     if programs.redis_cell.is_some() {
-        subjects.push(ServerSubject {
-            name: CELL,
-            server: redis,
-            load: cl_throttle(),
-        });
+        subjects.push(ServerSubject { name: CELL, server: redis, load: cl_throttle() });
     }
     if let Some(program) = &programs.throttlecrab {
         let server = program::throttlecrab(program, BenchProtocol::Resp)?;
@@ -100,11 +88,7 @@ pub(crate) fn grpc(programs: &ServerPrograms) -> io::Result<Vec<ServerSubject>> 
         subjects.push(ServerSubject::new(THROTTLECRAB, server, throttle_call()));
     }
     let limitador = program::limitador()?;
-    subjects.push(ServerSubject::new(
-        LIMITADOR,
-        limitador,
-        should_rate_limit(),
-    ));
+    subjects.push(ServerSubject::new(LIMITADOR, limitador, should_rate_limit()));
     Ok(subjects)
 }
 
@@ -112,10 +96,7 @@ pub(crate) fn grpc(programs: &ServerPrograms) -> io::Result<Vec<ServerSubject>> 
 pub(crate) fn single_request(protocol: BenchProtocol) -> SingleRequest {
     match protocol {
         BenchProtocol::Resp => SingleRequest::Of(cl_throttle()),
-        BenchProtocol::Http => http(
-            "/v1/check",
-            "{\"attributes\":{\"api_key\":\"k1\"},\"cost\":1}",
-        ),
+        BenchProtocol::Http => http("/v1/check", "{\"attributes\":{\"api_key\":\"k1\"},\"cost\":1}"),
         BenchProtocol::Grpc => SingleRequest::Of(should_rate_limit()),
     }
 }
@@ -159,17 +140,8 @@ fn throttle() -> ServerLoadKind {
 }
 
 fn throttle_words(command: &str, key: &str, burst: u32) -> [String; 6] {
-    let Allowance {
-        count, period_secs, ..
-    } = Allowance::ADMITS_ALL;
-    [
-        command.to_owned(),
-        key.to_owned(),
-        burst.to_string(),
-        count.to_string(),
-        period_secs.to_string(),
-        "1".to_owned(),
-    ]
+    let Allowance { count, period_secs, .. } = Allowance::ADMITS_ALL;
+    [command.to_owned(), key.to_owned(), burst.to_string(), count.to_string(), period_secs.to_string(), "1".to_owned()]
 }
 
 /// One descriptor of one entry, limited by a file of the reference service.
@@ -180,14 +152,7 @@ fn should_rate_limit() -> ServerLoadKind {
 }
 
 fn throttle_call() -> ServerLoadKind {
-    let Allowance {
-        count,
-        period_secs,
-        burst,
-    } = Allowance::ADMITS_ALL;
+    let Allowance { count, period_secs, burst } = Allowance::ADMITS_ALL;
     let message = |key: &str| message::throttle_request(key, burst.get(), count.get(), period_secs);
-    ServerLoadKind::Grpc(GrpcCalls::new(
-        "/throttlecrab.RateLimiter/Throttle",
-        message,
-    ))
+    ServerLoadKind::Grpc(GrpcCalls::new("/throttlecrab.RateLimiter/Throttle", message))
 }

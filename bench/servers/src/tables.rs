@@ -130,11 +130,7 @@ pub(crate) fn idle_table(results: &[IdleResults], names: &[&'static str]) -> Tab
     let heading = [&["KiB per connection"], names].concat();
     let mut table = Table::new(heading);
     for result in results {
-        let cell = |name: &&str| {
-            result
-                .kib(name)
-                .map_or("-".to_owned(), |kib| figure(Some(kib)))
-        };
+        let cell = |name: &&str| result.kib(name).map_or("-".to_owned(), |kib| figure(Some(kib)));
         let cells = [result.protocol.to_owned()].into_iter();
         table.row(cells.chain(names.iter().map(cell)));
     }

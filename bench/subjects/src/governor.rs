@@ -15,9 +15,8 @@ impl LimiterSubject for Governor {
 
     fn new(allowance: Allowance, _keys: usize) -> Self {
         let unit = Duration::from_secs(allowance.period_secs.into()) / allowance.count.get();
-        let quota = Quota::with_period(unit)
-            .expect("an allowance refills a unit after some time")
-            .allow_burst(allowance.burst);
+        let quota =
+            Quota::with_period(unit).expect("an allowance refills a unit after some time").allow_burst(allowance.burst);
         Governor(RateLimiter::keyed(quota))
     }
 

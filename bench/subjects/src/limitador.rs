@@ -23,17 +23,8 @@ impl LimiterSubject for Limitador {
     fn new(allowance: Allowance, keys: usize) -> Self {
         let limiter = RateLimiter::new(2 * keys as u64 + 1_000);
         let (count, period_secs) = (allowance.burst.get().into(), allowance.period_secs.into());
-        limiter.add_limit(Limit::new(
-            NAMESPACE,
-            count,
-            period_secs,
-            [],
-            [variable("key")],
-        ));
-        Limitador {
-            limiter,
-            namespace: NAMESPACE.into(),
-        }
+        limiter.add_limit(Limit::new(NAMESPACE, count, period_secs, [], [variable("key")]));
+        Limitador { limiter, namespace: NAMESPACE.into() }
     }
 
     #[inline]
@@ -60,10 +51,7 @@ impl RuleSubject for LimitadorRules {
             let limit = Limit::new(NAMESPACE, 100_000_000, 60, [condition], [variable("ip")]);
             limiter.add_limit(limit);
         }
-        LimitadorRules {
-            limiter,
-            namespace: NAMESPACE.into(),
-        }
+        LimitadorRules { limiter, namespace: NAMESPACE.into() }
     }
 
     fn decide(&self, request: &RuleRequest) -> bool {
@@ -78,7 +66,5 @@ fn variable(name: &str) -> Expression {
 }
 
 fn admitted(limiter: &RateLimiter, namespace: &Namespace, values: HashMap<String, String>) -> bool {
-    limiter
-        .check_rate_limited_and_update(namespace, &Context::from(values), 1)
-        .is_ok_and(|result| !result.limited)
+    limiter.check_rate_limited_and_update(namespace, &Context::from(values), 1).is_ok_and(|result| !result.limited)
 }

@@ -13,10 +13,7 @@ impl RuleRequest {
     /// A request of one of a few clients to the path of rule `rule`.
     #[must_use]
     pub fn to_rule(rule: usize, client: usize) -> Self {
-        RuleRequest {
-            path: Self::path_of_rule(rule),
-            ip: format!("198.51.{}.{}", client / 250 % 250, client % 250),
-        }
+        RuleRequest { path: Self::path_of_rule(rule), ip: format!("198.51.{}.{}", client / 250 % 250, client % 250) }
     }
 
     /// The path that rule `rule` alone matches.

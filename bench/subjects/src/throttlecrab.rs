@@ -17,15 +17,9 @@ pub struct Throttlecrab {
 impl Throttlecrab {
     #[inline]
     fn charge(&self, limiter: &mut RateLimiter<PeriodicStore>, key: &Key, now: SystemTime) -> bool {
-        let Allowance {
-            count,
-            period_secs,
-            burst,
-        } = self.allowance;
+        let Allowance { count, period_secs, burst } = self.allowance;
         let (burst, count) = (burst.get().into(), count.get().into());
-        limiter
-            .rate_limit(key.as_str(), burst, count, period_secs.into(), 1, now)
-            .is_ok_and(|(admitted, _)| admitted)
+        limiter.rate_limit(key.as_str(), burst, count, period_secs.into(), 1, now).is_ok_and(|(admitted, _)| admitted)
     }
 }
 
@@ -51,8 +45,6 @@ impl LimiterSubject for Throttlecrab {
         debug_assert!(keys.len() <= BATCH);
         let now = SystemTime::now();
         let mut limiter = self.limiter.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.iter()
-            .filter(|key| self.charge(&mut limiter, key, now))
-            .count()
+        keys.iter().filter(|key| self.charge(&mut limiter, key, now)).count()
     }
 }

@@ -19,11 +19,7 @@ impl LimiterSubject for Tidegate {
     type Scratch = ();
 
     fn new(allowance: Allowance, _keys: usize) -> Self {
-        let Allowance {
-            count,
-            period_secs,
-            burst,
-        } = allowance;
+        let Allowance { count, period_secs, burst } = allowance;
         Tidegate(throttle(&format!("{count}/{period_secs}s burst {burst}")))
     }
 
@@ -47,12 +43,9 @@ impl LimiterSubject for TidegateStrict {
     type Scratch = ();
 
     fn new(allowance: Allowance, _keys: usize) -> Self {
-        let Allowance {
-            period_secs, burst, ..
-        } = allowance;
+        let Allowance { period_secs, burst, .. } = allowance;
         let window = Duration::from_secs(period_secs.into());
-        let quota =
-            Quota::per(burst.get().into(), window).algorithm(Algorithm::SlidingWindowStrict);
+        let quota = Quota::per(burst.get().into(), window).algorithm(Algorithm::SlidingWindowStrict);
         TidegateStrict(Throttle::new(quota).expect("an allowance is exact"))
     }
 
@@ -80,10 +73,7 @@ impl RuleSubject for TidegateRules {
                 "  - {{ name: r{number}, match: {{ path: {path} }}, by: ip, rate: 60/minute burst 100000000 }}"
             );
         }
-        let file = SourceFile {
-            name: "bench.yaml",
-            text: &text,
-        };
+        let file = SourceFile { name: "bench.yaml", text: &text };
         let policy = Policy::of(parse(&[file]).expect("the rules above are valid"));
         let secret = Secret::random().expect("the system has randomness");
         let clock = Arc::new(SystemClock::new());

@@ -69,11 +69,7 @@ pub fn within_bound(limit: &Limit, history: &[Admission]) -> Result<(), Violatio
 /// the largest cost and `(D + 1 tick) * L / W`.
 pub fn steady_release(limit: &Limit, departures: &[Admission]) -> Result<(), Violation> {
     let admissions = in_ticks(limit, departures);
-    let largest = admissions
-        .iter()
-        .map(|admission| admission.units)
-        .max()
-        .unwrap_or(0);
+    let largest = admissions.iter().map(|admission| admission.units).max().unwrap_or(0);
     check_rate(limit, &admissions, largest, 1)
 }
 
@@ -102,10 +98,7 @@ fn in_ticks(limit: &Limit, history: &[Admission]) -> Vec<TickAdmission> {
     let mut newest = 0;
     let admissions = history.iter().map(|admission| {
         newest = limit.tick().floor(admission.at).max(newest);
-        TickAdmission {
-            tick: newest,
-            units: admission.units,
-        }
+        TickAdmission { tick: newest, units: admission.units }
     });
     admissions.collect()
 }
@@ -116,16 +109,8 @@ fn ticks_per_window(limit: &Limit) -> u64 {
 
 /// A bucket filled by every admission and drained at the rate. It overflows at an admission exactly when some interval
 /// that ends there exceeds the bound: the one that began when it was last empty.
-fn check_rate(
-    limit: &Limit,
-    admissions: &[TickAdmission],
-    burst: u64,
-    slack_ticks: u64,
-) -> Result<(), Violation> {
-    let (per_unit, per_tick) = (
-        u128::from(ticks_per_window(limit)),
-        u128::from(limit.count()),
-    );
+fn check_rate(limit: &Limit, admissions: &[TickAdmission], burst: u64, slack_ticks: u64) -> Result<(), Violation> {
+    let (per_unit, per_tick) = (u128::from(ticks_per_window(limit)), u128::from(limit.count()));
     let slack = u128::from(slack_ticks) * per_tick;
     let max_level = u128::from(burst) * per_unit + slack;
     let (mut level, mut from, mut last, mut admitted) = (0u128, 0, 0, 0u64);
@@ -148,11 +133,7 @@ fn check_rate(
 }
 
 /// Two pointers: the sum of all admissions less than `width` older than the newest.
-fn check_any_window(
-    limit: &Limit,
-    admissions: &[TickAdmission],
-    width: u64,
-) -> Result<(), Violation> {
+fn check_any_window(limit: &Limit, admissions: &[TickAdmission], width: u64) -> Result<(), Violation> {
     let (mut in_window, mut oldest) = (0u64, 0);
     for newest in admissions {
         in_window = in_window.saturating_add(newest.units);
@@ -171,9 +152,7 @@ fn check_any_window(
 fn check_aligned_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<(), Violation> {
     let width = ticks_per_window(limit);
     let same = |a: &TickAdmission, b: &TickAdmission| a.tick / width == b.tick / width;
-    admissions
-        .chunk_by(same)
-        .try_for_each(|window| check_any_window(limit, window, width))
+    admissions.chunk_by(same).try_for_each(|window| check_any_window(limit, window, width))
 }
 
 /// The units of a window, and the units that its guard carries over to the next one.
@@ -186,11 +165,7 @@ fn check_fixed_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<()
             return Ok(());
         };
         if own_end != end {
-            (from, in_window) = if start == end {
-                (guarded_from, guarded)
-            } else {
-                (None, 0)
-            };
+            (from, in_window) = if start == end { (guarded_from, guarded) } else { (None, 0) };
             (end, guarded, guarded_from) = (own_end, 0, None);
         }
         in_window = in_window.saturating_add(admission.units);
@@ -225,13 +200,8 @@ mod tests {
     fn check(algorithm: Algorithm, admitted_at_ms: &[u64], want: &str) {
         let spec = Spec::new(algorithm, 2, Nanos::from_secs(1));
         let limit = Limit::compile(&spec, Precision::Memory).unwrap();
-        let history: Vec<Admission> = admitted_at_ms
-            .iter()
-            .map(|ms| Admission {
-                at: Nanos::from_millis(*ms),
-                units: 1,
-            })
-            .collect();
+        let history: Vec<Admission> =
+            admitted_at_ms.iter().map(|ms| Admission { at: Nanos::from_millis(*ms), units: 1 }).collect();
         let result = match within_bound(&limit, &history) {
             Ok(()) => "holds".to_owned(),
             Err(violation) => violation.to_string(),
@@ -253,19 +223,12 @@ mod tests {
 
     #[test]
     fn a_reading_before_an_earlier_one_counts_as_the_earlier_one() {
-        check(
-            Algorithm::TokenBucket,
-            &[1_000, 1_000, 500],
-            "3 units from 1s to 1s, where at most 2 may pass",
-        );
+        check(Algorithm::TokenBucket, &[1_000, 1_000, 500], "3 units from 1s to 1s, where at most 2 may pass");
     }
 
     #[test]
     fn the_busiest_window_is_half_open() {
-        let at = |ms| Admission {
-            at: Nanos::from_millis(ms),
-            units: 1,
-        };
+        let at = |ms| Admission { at: Nanos::from_millis(ms), units: 1 };
         let history = [at(0), at(999), at(1_000)];
         assert_eq!(busiest(&history, Nanos::from_secs(1)), 2);
     }

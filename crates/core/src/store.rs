@@ -32,9 +32,7 @@ pub use self::rule_options::{
     Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, RuleOptions, StoreDurability,
 };
 pub use self::run_id::RunId;
-pub use self::shared_store::{
-    Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus,
-};
+pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 use crate::algorithms::{CounterState, Figures, Limit, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
@@ -101,28 +99,18 @@ pub struct ChargeSet<'a> {
 impl<'a> ChargeSet<'a> {
     /// A set of charges whose caller waits for as long as the rules allow.
     pub fn of(charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
-        ChargeSet {
-            charges: charges.into_iter().collect(),
-            ..ChargeSet::default()
-        }
+        ChargeSet { charges: charges.into_iter().collect(), ..ChargeSet::default() }
     }
 
     /// A set of one charge.
     pub fn of_one(charge: Charge<'a>) -> Self {
-        ChargeSet {
-            charges: smallvec![charge],
-            ..ChargeSet::default()
-        }
+        ChargeSet { charges: smallvec![charge], ..ChargeSet::default() }
     }
 
     /// A set of some of these charges, for the same caller.
     #[must_use]
     pub fn subset(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
-        ChargeSet {
-            max_wait: self.max_wait,
-            work: self.work,
-            charges: charges.into_iter().collect(),
-        }
+        ChargeSet { max_wait: self.max_wait, work: self.work, charges: charges.into_iter().collect() }
     }
 }
 
@@ -451,10 +439,7 @@ pub trait Store: Send + Sync {
 
     /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is one reply
     /// for each set; callers enforce that with [`one_reply_per_set`].
-    fn charge_each(
-        &self,
-        sets: &[&ChargeSet<'_>],
-    ) -> impl Future<Output = Vec<StoreResult<Outcome>>> + Send {
+    fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> impl Future<Output = Vec<StoreResult<Outcome>>> + Send {
         async move {
             let mut outcomes = Vec::with_capacity(sets.len());
             for set in sets {
@@ -465,11 +450,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Charges limits that stand alone, each on its own, in order, and appends the results to `replies`.
-    fn charge_singles(
-        &self,
-        charges: &[Charge<'_>],
-        replies: &mut SingleOutcomes,
-    ) -> impl Future<Output = ()> + Send {
+    fn charge_singles(&self, charges: &[Charge<'_>], replies: &mut SingleOutcomes) -> impl Future<Output = ()> + Send {
         async move {
             let sets = charges.iter().cloned().map(ChargeSet::of_one);
             let sets: Vec<ChargeSet<'_>> = sets.collect();
@@ -506,26 +487,17 @@ pub trait Store: Send + Sync {
     fn restore(&self, restores: &[Restore<'_>]) -> impl Future<Output = StoreResult<()>> + Send;
 
     /// Acquires a permit, or renews it.
-    fn acquire(
-        &self,
-        permit: &PermitRequest<'_>,
-    ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
+    fn acquire(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
     /// Renews a permit. Acquires none: a permit that was released or has expired stays so, however late a renewal
     /// arrives.
-    fn renew(
-        &self,
-        permit: &PermitRequest<'_>,
-    ) -> impl Future<Output = StoreResult<PermitReply>> + Send;
+    fn renew(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 
     /// Releases a permit. Releasing a permit that is not held does nothing.
     fn release(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<()>> + Send;
 
     /// The state of each counter; `None` for a subject never seen or fully refilled.
-    fn inspect(
-        &self,
-        set: &ChargeSet<'_>,
-    ) -> impl Future<Output = StoreResult<Vec<Option<Inspection>>>> + Send;
+    fn inspect(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Vec<Option<Inspection>>>> + Send;
 
     /// Removes all state of some rules and subjects: the counters, their open reservations, and the permits of every
     /// holder. The set names each rule by charges of all its rates. Returns the number of counters and permits

@@ -21,12 +21,7 @@ impl FingerprintKey {
     /// Begins the fingerprint of a subject in `namespace`.
     #[inline]
     pub fn hasher(&self, namespace: &str) -> SubjectHasher {
-        let mut hasher = SubjectHasher {
-            key: *self,
-            inline: [0; INLINE_BYTES],
-            len: 0,
-            spilled: Vec::new(),
-        };
+        let mut hasher = SubjectHasher { key: *self, inline: [0; INLINE_BYTES], len: 0, spilled: Vec::new() };
         hasher.part(namespace.as_bytes());
         hasher
     }
@@ -135,10 +130,7 @@ pub struct RuleName {
 impl RuleName {
     /// The name `text`.
     pub fn new(text: &str) -> Self {
-        RuleName {
-            text: text.into(),
-            hash: siphash128(&[0; 16], text.as_bytes()),
-        }
+        RuleName { text: text.into(), hash: siphash128(&[0; 16], text.as_bytes()) }
     }
 
     /// As written in the rules file.
@@ -212,9 +204,6 @@ mod tests {
 
     #[test]
     fn the_secret_is_never_printed() {
-        assert_eq!(
-            format!("{:?}", FingerprintKey::new([7; 16])),
-            "FingerprintKey(..)"
-        );
+        assert_eq!(format!("{:?}", FingerprintKey::new([7; 16])), "FingerprintKey(..)");
     }
 }

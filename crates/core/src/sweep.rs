@@ -32,12 +32,7 @@ impl Default for SweepSchedule {
 impl SweepSchedule {
     /// The schedule of a table that is swept at most once per `min_interval`.
     pub const fn with_min_interval(min_interval: Nanos) -> Self {
-        SweepSchedule {
-            min_interval,
-            sweep_at_len: 0,
-            earliest_expiry: Nanos::ZERO,
-            not_before: Nanos::ZERO,
-        }
+        SweepSchedule { min_interval, sweep_at_len: 0, earliest_expiry: Nanos::ZERO, not_before: Nanos::ZERO }
     }
 
     /// Whether a sweep is due of a table with `len` entries and room for `max`.

@@ -18,14 +18,10 @@ fn rules(count: usize) -> RuleSet {
             1 => format!("/api/v1/r{i}/**"),
             _ => format!("/tenants/*/r{i}"),
         };
-        let rule =
-            format!("{{ name: r{i}, match: {{ path: {path}, method: GET }}, by: ip, rate: 9/s }}");
+        let rule = format!("{{ name: r{i}, match: {{ path: {path}, method: GET }}, by: ip, rate: 9/s }}");
         writeln!(text, "  - {rule}").expect("a string takes what is written to it");
     }
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: &text,
-    };
+    let file = SourceFile { name: "rules.yaml", text: &text };
     parse(&[file]).expect("these rules are valid")
 }
 
@@ -39,24 +35,10 @@ fn per_request(set: &RuleSet, request: &Request<'_>) -> Duration {
 
 fn main() {
     let (few, many) = (rules(10), rules(10_000));
-    for path in [
-        "/api/v1/r3",
-        "/api/v1/r4/x/y",
-        "/tenants/acme/r5",
-        "/nothing/here",
-    ] {
+    for path in ["/api/v1/r3", "/api/v1/r4/x/y", "/tenants/acme/r5", "/nothing/here"] {
         let request = Request::default().with("method", "GET").with("path", path);
         // The minimum of several runs: other work on the machine only ever adds time.
-        let best = |set| {
-            (0..9)
-                .map(|_| per_request(set, &request))
-                .min()
-                .unwrap_or_default()
-        };
-        eprintln!(
-            "{path}: 10 rules {:?}, 10,000 rules {:?}",
-            best(&few),
-            best(&many)
-        );
+        let best = |set| (0..9).map(|_| per_request(set, &request)).min().unwrap_or_default();
+        eprintln!("{path}: 10 rules {:?}, 10,000 rules {:?}", best(&few), best(&many));
     }
 }

@@ -16,19 +16,12 @@ fn main() {
         );
         rule.expect("a string takes what is written to it");
     }
-    let files = [SourceFile {
-        name: "rules.yaml",
-        text: &text,
-    }];
+    let files = [SourceFile { name: "rules.yaml", text: &text }];
     for _ in 0..5 {
         let start = Instant::now();
         let set = parse(&files).expect("these rules are valid");
         let took = start.elapsed();
-        eprintln!(
-            "{} bytes, {} rules: {took:?}",
-            text.len(),
-            set.rules().len()
-        );
+        eprintln!("{} bytes, {} rules: {took:?}", text.len(), set.rules().len());
         black_box(set);
     }
 }

@@ -92,13 +92,7 @@ pub enum Edge {
 
 impl Edge {
     /// Every edge.
-    pub const ALL: [Edge; 5] = [
-        Edge::Library,
-        Edge::Http,
-        Edge::Auth,
-        Edge::Envoy,
-        Edge::Resp,
-    ];
+    pub const ALL: [Edge; 5] = [Edge::Library, Edge::Http, Edge::Auth, Edge::Envoy, Edge::Resp];
 
     /// The name in metrics and logs.
     pub const fn name(self) -> &'static str {

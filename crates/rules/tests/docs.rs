@@ -31,10 +31,7 @@ fn every_example_of_the_documentation_is_parsed() {
             format!("version: 1\nrules: []\n{example}")
         };
         let name = format!("docs/rules.md, example at line {line}");
-        let file = SourceFile {
-            name: &name,
-            text: &text,
-        };
+        let file = SourceFile { name: &name, text: &text };
         parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"));
     }
 }

@@ -41,10 +41,7 @@ fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
     for (word, store, cure) in rejected {
         let error = read(&rule(&format!("durability: {word}")), store).unwrap_err();
         let begins = format!("rules.yaml:3: rule `bills` has durability {word}, but ");
-        assert!(
-            error.starts_with(&begins) && error.ends_with(cure),
-            "{error}"
-        );
+        assert!(error.starts_with(&begins) && error.ends_with(cure), "{error}");
     }
 }
 
@@ -67,14 +64,8 @@ fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
     for (rest, want) in [
         ("on_store_failure: deny", OnStoreLate::Local),
         ("durability: replica", OnStoreLate::Local),
-        (
-            "durability: replica, on_store_failure: deny",
-            OnStoreLate::Deny,
-        ),
-        (
-            "durability: replica, on_store_failure: deny, on_store_late: local",
-            OnStoreLate::Local,
-        ),
+        ("durability: replica, on_store_failure: deny", OnStoreLate::Deny),
+        ("durability: replica, on_store_failure: deny, on_store_late: local", OnStoreLate::Local),
     ] {
         let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
         assert_eq!(set.rules()[0].options().on_late, want, "{rest}");
@@ -118,19 +109,13 @@ fn a_rate_that_a_journal_cannot_store_exactly_is_rejected() {
                 - { name: b, by: ip, rate: 9/s, durability: disk }\n";
     let set = read(both, Capabilities::JOURNAL).unwrap();
     let scripts = |i: usize| set.rules()[i].limits(None, "")[0].is_exact_in_scripts();
-    assert_eq!(
-        [scripts(0), scripts(1)],
-        [false, true],
-        "equal rates, parsed separately"
-    );
+    assert_eq!([scripts(0), scripts(1)], [false, true], "equal rates, parsed separately");
 }
 
 #[test]
 fn a_window_shorter_than_a_restart_is_warned_about() {
     let warnings_for = |rate: &str| {
-        let text = format!(
-            "version: 1\nrules:\n  - {{ name: a, by: ip, rate: [{rate}], durability: disk }}\n"
-        );
+        let text = format!("version: 1\nrules:\n  - {{ name: a, by: ip, rate: [{rate}], durability: disk }}\n");
         let found = lint(&read(&text, Capabilities::JOURNAL).unwrap());
         found.iter().map(ToString::to_string).collect::<String>()
     };
@@ -147,11 +132,7 @@ fn a_window_shorter_than_a_restart_is_warned_about() {
 fn the_example_of_the_durability_page_is_a_valid_rule() {
     let docs = include_str!("../../../docs/durability.md");
     let example = docs.split("```").nth(1).unwrap().trim_start_matches("yaml");
-    let set = read(
-        &format!("version: 1\nrules:\n{example}"),
-        Capabilities::JOURNAL,
-    )
-    .unwrap();
+    let set = read(&format!("version: 1\nrules:\n{example}"), Capabilities::JOURNAL).unwrap();
     assert_eq!(set.rules()[0].options().durability, Durability::Disk);
     for durability in Durability::ALL {
         let row = format!("| `{}`", durability.name());

@@ -24,30 +24,20 @@ rules:
 ";
 
 fn rules() -> RuleSet {
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: RULES,
-    };
+    let file = SourceFile { name: "rules.yaml", text: RULES };
     parse(&[file]).unwrap()
 }
 
 fn explain_rule(request: &Request<'_>, rule: &str) -> String {
     let explanation = rules().explain(request, NOW);
-    let view = explanation
-        .rules
-        .iter()
-        .find(|view| view.rule.as_str() == rule);
+    let view = explanation.rules.iter().find(|view| view.rule.as_str() == rule);
     view.unwrap().to_string()
 }
 
 fn request() -> Request<'static> {
     Request {
         ip: Some([192, 0, 2, 7].into()),
-        api_key: Some(ApiKey {
-            digest: [9; 32],
-            tier: Some(1),
-            name: Some("acme"),
-        }),
+        api_key: Some(ApiKey { digest: [9; 32], tier: Some(1), name: Some("acme") }),
         ..Request::default()
     }
     .with("path", "/search/x")
@@ -70,28 +60,16 @@ fn a_rule_that_applies_is_explained_by_counter_rate_and_algorithm() {
 #[test]
 fn a_rule_that_does_not_apply_is_explained_by_the_reason() {
     let check = |rule: &str, want: &str| {
-        assert_eq!(
-            explain_rule(&request(), rule),
-            format!("{rule}: does not apply: {want}")
-        );
+        assert_eq!(explain_rule(&request(), rule), format!("{rule}: does not apply: {want}"));
     };
     check("writes", "method is `GET`, wanted POST or PUT");
     check("outside", "ip is `192.0.2.7`, wanted not 192.0.2.0/24");
-    check(
-        "known",
-        "the attribute it counts by is absent, and it has `if_missing: skip`",
-    );
+    check("known", "the attribute it counts by is absent, and it has `if_missing: skip`");
     check("gone", "its mode is off");
     check("alive", "path is `/search/x`, wanted /alive");
     let alive = Request::default().with("path", "/alive");
-    assert_eq!(
-        explain_rule(&alive, "everything"),
-        "everything: does not apply: `alive` replaces it"
-    );
-    assert_eq!(
-        explain_rule(&alive, "writes"),
-        "writes: does not apply: method is absent, wanted POST or PUT"
-    );
+    assert_eq!(explain_rule(&alive, "everything"), "everything: does not apply: `alive` replaces it");
+    assert_eq!(explain_rule(&alive, "writes"), "writes: does not apply: method is absent, wanted POST or PUT");
 }
 
 #[test]
@@ -99,9 +77,7 @@ fn a_cost_that_the_request_does_not_name_is_explained() {
     let with = |costs: &[(&'static str, u64)]| {
         let mut request = request();
         let costs = costs.iter();
-        request.costs = costs
-            .map(|(unit, n)| ((*unit).into(), Cost::new(*n)))
-            .collect();
+        request.costs = costs.map(|(unit, n)| ((*unit).into(), Cost::new(*n))).collect();
         explain_rule(&request, "words")
     };
     assert!(with(&[]).contains("cost: 1 tokens, because the request names no cost in it\n"));
@@ -113,19 +89,10 @@ fn a_cost_that_the_request_does_not_name_is_explained() {
 #[test]
 fn the_substitute_for_an_absent_attribute_is_explained() {
     let shadow = explain_rule(&request(), "tried");
-    assert!(
-        shadow.starts_with("tried: applies, but only watches (mode: shadow)"),
-        "{shadow}"
-    );
-    assert!(
-        shadow.contains("counted for: ip, in place of the absent user, method"),
-        "{shadow}"
-    );
+    assert!(shadow.starts_with("tried: applies, but only watches (mode: shadow)"), "{shadow}");
+    assert!(shadow.contains("counted for: ip, in place of the absent user, method"), "{shadow}");
     let nobody = explain_rule(&Request::default(), "tried");
-    assert!(
-        nobody.contains("all requests without user together"),
-        "{nobody}"
-    );
+    assert!(nobody.contains("all requests without user together"), "{nobody}");
     assert!(explain_rule(&request(), "everything").contains("counted for: everybody together"));
 }
 
@@ -160,10 +127,7 @@ rules:
     assert_eq!(rates("a", "b,c"), "5/minute");
     assert_eq!(rates("a,b", "b"), "5/minute");
     assert_eq!(rates(r"a\", "b"), "5/minute");
-    let by_address = Request {
-        ip: Some("2001:db8::".parse().unwrap()),
-        ..Request::default().with("user", "v6")
-    };
+    let by_address = Request { ip: Some("2001:db8::".parse().unwrap()), ..Request::default().with("user", "v6") };
     let explained = set.explain(&by_address, NOW);
     assert_eq!(explained.rules[0].rates.join(" "), "9/minute");
 }
@@ -172,17 +136,8 @@ rules:
 fn the_documentation_has_the_table_that_explain_uses() {
     let docs = include_str!("../../../docs/rules.md");
     for algorithm in Algorithm::ALL {
-        let AlgorithmProfile {
-            suited_for,
-            memory,
-            accuracy,
-            burst,
-            worst_case,
-            ..
-        } = AlgorithmProfile::of(algorithm);
-        let row = format!(
-            "| `{algorithm}` | {suited_for} | {memory} | {accuracy} | {burst} | {worst_case} |"
-        );
+        let AlgorithmProfile { suited_for, memory, accuracy, burst, worst_case, .. } = AlgorithmProfile::of(algorithm);
+        let row = format!("| `{algorithm}` | {suited_for} | {memory} | {accuracy} | {burst} | {worst_case} |");
         assert!(docs.contains(&row), "docs/rules.md misses\n{row}");
     }
 }
@@ -204,11 +159,7 @@ block:
     let first_lines = |ip: [u8; 4], key: Option<&'static str>| {
         let request = Request {
             ip: Some(ip.into()),
-            api_key: key.map(|name| ApiKey {
-                digest: [9; 32],
-                tier: None,
-                name: Some(name),
-            }),
+            api_key: key.map(|name| ApiKey { digest: [9; 32], tier: None, name: Some(name) }),
             ..Request::default()
         };
         let explained = set.explain(&request, NOW).to_string();

@@ -36,22 +36,14 @@ fn every_bad_file_is_rejected_word_for_word() {
     let mut differences = String::new();
     for file in [fixtures("rules/bad"), fixtures("descriptors/bad")].concat() {
         let text = fs::read_to_string(&file).unwrap();
-        let source = SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        };
+        let source = SourceFile { name: "rules.yaml", text: &text };
         let output = match parse(&[source]) {
             Ok(_) => "nothing is wrong\n".to_owned(),
             Err(errors) => format!("{errors}\n"),
         };
         assert!(!output.contains("nothing is wrong"), "{}", file.display());
         let lines = output.lines().count();
-        assert_eq!(
-            lines,
-            1,
-            "one error each: {} gives\n{output}",
-            file.display()
-        );
+        assert_eq!(lines, 1, "one error each: {} gives\n{output}", file.display());
         compare(&file, &output, &mut differences);
     }
     assert!(differences.is_empty(), "{differences}");
@@ -62,15 +54,9 @@ fn every_good_file_is_accepted_and_warned_about_word_for_word() {
     let mut differences = String::new();
     for file in fixtures("rules/good") {
         let text = fs::read_to_string(&file).unwrap();
-        let source = SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        };
+        let source = SourceFile { name: "rules.yaml", text: &text };
         let set = parse(&[source]).unwrap_or_else(|errors| panic!("{}\n{errors}", file.display()));
-        let warnings: String = lint(&set)
-            .iter()
-            .map(|warning| format!("{warning}\n"))
-            .collect();
+        let warnings: String = lint(&set).iter().map(|warning| format!("{warning}\n")).collect();
         compare(&file, &warnings, &mut differences);
     }
     assert!(differences.is_empty(), "{differences}");
@@ -81,10 +67,7 @@ fn every_good_file_of_descriptors_lists_its_limits_and_is_warned_about_word_for_
     let mut differences = String::new();
     for file in fixtures("descriptors/good") {
         let text = fs::read_to_string(&file).unwrap();
-        let source = SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        };
+        let source = SourceFile { name: "rules.yaml", text: &text };
         let set = parse(&[source]).unwrap_or_else(|errors| panic!("{}\n{errors}", file.display()));
         let warnings = lint(&set);
         let warnings = warnings.iter().map(|warning| format!("{warning}\n"));

@@ -5,10 +5,7 @@ use tidegate_fuzz_inputs::work_units;
 use tidegate_rules::{MAX_FILE_BYTES, RuleSet, SourceFile, parse};
 
 fn read(text: &str) -> Result<RuleSet, String> {
-    let file = SourceFile {
-        name: "rules.yaml",
-        text,
-    };
+    let file = SourceFile { name: "rules.yaml", text };
     parse(&[file]).map_err(|errors| errors.to_string())
 }
 
@@ -27,10 +24,7 @@ fn check_rejected(text: &str, words: &str) {
 #[test]
 fn a_file_above_16_mib_is_rejected_before_it_is_parsed() {
     let text = "#".repeat(MAX_FILE_BYTES + 1);
-    check_rejected(
-        &text,
-        "rules.yaml: is longer than the maximum of 16 MiB; split the file",
-    );
+    check_rejected(&text, "rules.yaml: is longer than the maximum of 16 MiB; split the file");
 }
 
 #[test]
@@ -49,9 +43,8 @@ fn very_deep_nesting_is_rejected() {
 #[test]
 fn aliases_of_large_mappings_are_rejected() {
     let many: String = (0..20_000).map(|i| format!("s{i}: 1/s, ")).collect();
-    let uses: String = (0..20_000)
-        .map(|i| format!("- {{ name: r{i}, by: ip, rate: 1/s, overrides: *all }}\n"))
-        .collect();
+    let uses: String =
+        (0..20_000).map(|i| format!("- {{ name: r{i}, by: ip, rate: 1/s, overrides: *all }}\n")).collect();
     let text = format!("version: 1\nx: &all {{ {many} }}\nrules:\n{uses}");
     check_rejected(&text, "aliases expand to more than");
 }
@@ -73,30 +66,18 @@ fn all_errors_of_all_files_are_reported_at_once() {
             name: "a.yaml",
             text: "version: 1\ntiers: [pro]\nrules:\n  - { name: x, by: ip, rate: 1/s }\n  - 5",
         },
-        SourceFile {
-            name: "c.yaml",
-            text: "version: [",
-        },
+        SourceFile { name: "c.yaml", text: "version: [" },
     ];
     let errors = parse(&files).unwrap_err();
-    let locations: Vec<String> = errors
-        .iter()
-        .map(|error| error.location.to_string())
-        .collect();
-    let want = [
-        "b.yaml:4", "b.yaml:4", "b.yaml:4", "b.yaml:5", "a.yaml:2", "a.yaml:4", "a.yaml:5",
-        "c.yaml:1",
-    ];
+    let locations: Vec<String> = errors.iter().map(|error| error.location.to_string()).collect();
+    let want = ["b.yaml:4", "b.yaml:4", "b.yaml:4", "b.yaml:5", "a.yaml:2", "a.yaml:4", "a.yaml:5", "c.yaml:1"];
     assert_eq!(locations, want, "{errors}");
     assert_eq!(errors.count(), 8);
 }
 
 #[test]
 fn a_file_cut_anywhere_is_rejected_or_parsed_without_a_panic() {
-    let folder = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/fixtures/rules/good"
-    );
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/rules/good");
     let text = std::fs::read_to_string(format!("{folder}/shop.yaml")).unwrap();
     for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
         // A parsed file was complete up to a whole rule; a file cut within a rule mostly does not parse.

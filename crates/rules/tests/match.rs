@@ -9,10 +9,7 @@ use tidegate_rules::{ListDecision, Purpose, RuleSet, SourceFile, parse};
 
 fn rules(text: &str) -> RuleSet {
     let text = format!("version: 1\n{text}");
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: &text,
-    };
+    let file = SourceFile { name: "rules.yaml", text: &text };
     parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
@@ -24,11 +21,8 @@ fn request(text: &str) -> Request<'_> {
         match name {
             "ip" => request.ip = Some(value.parse().unwrap()),
             "key" => {
-                request.api_key = Some(ApiKey {
-                    digest: [7; 32],
-                    tier: None,
-                    name: Some(value).filter(|name| !name.is_empty()),
-                });
+                request.api_key =
+                    Some(ApiKey { digest: [7; 32], tier: None, name: Some(value).filter(|name| !name.is_empty()) });
             }
             "tokens" => {
                 let cost = Cost::new(value.parse().unwrap());
@@ -43,9 +37,7 @@ fn request(text: &str) -> Request<'_> {
 #[track_caller]
 fn check(set: &RuleSet, text: &str, want: &str) {
     let applying = set.applicable_rules(&request(text), Purpose::Check);
-    let names = applying
-        .iter()
-        .map(|at| set.rules()[*at as usize].name().as_str());
+    let names = applying.iter().map(|at| set.rules()[*at as usize].name().as_str());
     assert_eq!(names.collect::<Vec<_>>().join(" "), want, "{text}");
 }
 
@@ -86,17 +78,9 @@ fn any_attribute_can_be_matched_and_an_absent_one_never_is() {
     check(&set, "key=other user=u", "known");
     check(&set, "plan=gold user=u", "plan known");
     check(&set, "plan=platinum user=u", "plan known");
-    check(
-        &set,
-        "path=/x method=POST ip=192.0.2.1 user=u",
-        "known outside",
-    );
+    check(&set, "path=/x method=POST ip=192.0.2.1 user=u", "known outside");
     check(&set, "path=/x method=GET ip=192.0.2.1 user=u", "known");
-    check(
-        &set,
-        "path=/x method=POST ip=10.0.0.1 user=u",
-        "inside known",
-    );
+    check(&set, "path=/x method=POST ip=10.0.0.1 user=u", "inside known");
 }
 
 /// Keys without a name had no limit where a rule matches any key.
@@ -141,34 +125,19 @@ fn a_rule_replaces_others_only_where_it_applies() {
 
 #[test]
 fn a_rule_matches_every_spelling_of_its_path() {
-    for path in [
-        "/login",
-        "/login/",
-        "//login",
-        "/x/../login",
-        "/%6cogin",
-        "/login;a=b",
-    ] {
-        let set = rules(&format!(
-            "rules: [{{ name: r, match: {{ path: '{path}', method: post }}, by: ip, rate: 1/s }}]"
-        ));
+    for path in ["/login", "/login/", "//login", "/x/../login", "/%6cogin", "/login;a=b"] {
+        let set =
+            rules(&format!("rules: [{{ name: r, match: {{ path: '{path}', method: post }}, by: ip, rate: 1/s }}]"));
         check(&set, "path=/login method=POST", "r");
         check(&set, "path=/Login method=POST", "");
     }
-    for (pattern, path) in [
-        ("/api/**/", "/api/x"),
-        ("//api//*", "/api/x"),
-        ("/%61pi/*/", "/api/x"),
-        ("/a%2Ab", "/a*b"),
-    ] {
-        let set = rules(&format!(
-            "rules: [{{ name: r, match: {{ path: '{pattern}' }}, by: ip, rate: 1/s }}]"
-        ));
+    for (pattern, path) in [("/api/**/", "/api/x"), ("//api//*", "/api/x"), ("/%61pi/*/", "/api/x"), ("/a%2Ab", "/a*b")]
+    {
+        let set = rules(&format!("rules: [{{ name: r, match: {{ path: '{pattern}' }}, by: ip, rate: 1/s }}]"));
         check(&set, &format!("path={path}"), "r");
         check(&set, "path=/other", "");
     }
-    let set =
-        rules("rules: [{ name: r, match: { host: 'API.Example.com:443' }, by: ip, rate: 1/s }]");
+    let set = rules("rules: [{ name: r, match: { host: 'API.Example.com:443' }, by: ip, rate: 1/s }]");
     check(&set, "host=api.example.com", "r");
 }
 
@@ -182,10 +151,7 @@ fn an_override_matches_every_spelling_of_its_subject() {
     );
     let count = |rule: &str, subject| set.rule(rule).unwrap().limits(None, subject)[0].count();
     assert_eq!((count("a", "/login"), count("a", "/login/")), (7, 1));
-    assert_eq!(
-        (count("b", "2001:db8::,POST"), count("b", "x,POST")),
-        (7, 1)
-    );
+    assert_eq!((count("b", "2001:db8::,POST"), count("b", "x,POST")), (7, 1));
     assert_eq!((count("c", "Ada, Countess"), count("c", "Ada")), (7, 1));
 }
 
@@ -224,10 +190,7 @@ rules: [{ name: t, by: user, unit: tokens, rate: 9/s }]",
     assert_eq!(unknown("tokens"), None);
     assert_eq!(unknown("images"), None);
     let message = |unit| unknown(unit).unwrap_or_default();
-    assert_eq!(
-        message("Token"),
-        "Token: unknown unit, no rule counts it; write tokens"
-    );
+    assert_eq!(message("Token"), "Token: unknown unit, no rule counts it; write tokens");
     assert!(message("words").contains("write images, tokens, or declare it"));
     assert!(message("requests").contains("requests are counted by `cost`"));
 }
@@ -248,21 +211,12 @@ block:
     let listed = |text, now| set.list_decision(&request(text), now);
     assert!(set.has_access_lists());
     assert_eq!(listed("ip=192.0.2.10", now), Some(ListDecision::Allow));
-    assert_eq!(
-        listed("ip=192.0.2.11", now),
-        Some(ListDecision::Block { until: None })
-    );
-    assert_eq!(
-        listed("ip=198.51.100.7", now),
-        Some(ListDecision::Block { until: Some(end) })
-    );
+    assert_eq!(listed("ip=192.0.2.11", now), Some(ListDecision::Block { until: None }));
+    assert_eq!(listed("ip=198.51.100.7", now), Some(ListDecision::Block { until: Some(end) }));
     assert_eq!(listed("ip=198.51.100.7", end), None);
     assert_eq!(listed("ip=198.51.100.8", now), None);
     assert_eq!(listed("key=acme", now), Some(ListDecision::Allow));
-    assert_eq!(
-        listed("key=other", now),
-        Some(ListDecision::Block { until: None })
-    );
+    assert_eq!(listed("key=other", now), Some(ListDecision::Block { until: None }));
     assert_eq!(listed("", now), None);
 }
 
@@ -289,10 +243,7 @@ rules:
     assert_eq!(counts(Some(2), "acme"), [5000, 9]);
     // A client of IPv6 is a network, which has many spellings.
     assert_eq!(counts(None, "2001:db8::"), [1]);
-    assert_eq!(
-        rule.rates(rule.rate_class(Some(1), "x")).text(0),
-        "1000/minute"
-    );
+    assert_eq!(rule.rates(rule.rate_class(Some(1), "x")).text(0), "1000/minute");
     let tag = rule.limits(Some(1), "x")[0].tag();
     assert_eq!(rule.limit_with_tag(0, tag).unwrap().count(), 1000);
 }

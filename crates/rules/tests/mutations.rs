@@ -108,10 +108,7 @@ fn corpus(good: &[&str], bad: &str) -> Vec<Vec<u8>> {
 }
 
 fn read(text: &[u8]) -> Option<RuleSet> {
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: std::str::from_utf8(text).ok()?,
-    };
+    let file = SourceFile { name: "rules.yaml", text: std::str::from_utf8(text).ok()? };
     parse(&[file]).ok()
 }
 
@@ -127,10 +124,7 @@ fn assert_parses_alike(text: &[u8]) {
         attributes: vec![("path".into(), "/api/v1".into())],
         ..Request::default()
     };
-    assert_eq!(
-        set.applicable_rules(&request, Purpose::Check),
-        again.applicable_rules(&request, Purpose::Check)
-    );
+    assert_eq!(set.applicable_rules(&request, Purpose::Check), again.applicable_rules(&request, Purpose::Check));
     let now = Nanos::from_secs(1_800_000_000);
     let (explained, explained_again) = (set.explain(&request, now), again.explain(&request, now));
     assert_eq!(format!("{explained:?}"), format!("{explained_again:?}"));

@@ -74,24 +74,13 @@ fn violation(schema: &Value, value: &Value, root: &Value) -> Option<String> {
             "not" => false,
             "minimum" => value.as_f64().is_none_or(|n| n >= wanted.as_f64().unwrap()),
             "maximum" => value.as_f64().is_none_or(|n| n <= wanted.as_f64().unwrap()),
-            "pattern" => value
-                .as_str()
-                .is_none_or(|text| Regex::new(wanted.as_str().unwrap()).unwrap().is_match(text)),
-            "minItems" => value
-                .as_array()
-                .is_none_or(|all| all.len() as u64 >= wanted.as_u64().unwrap()),
-            "maxItems" => value
-                .as_array()
-                .is_none_or(|all| all.len() as u64 <= wanted.as_u64().unwrap()),
-            "uniqueItems" => value
-                .as_array()
-                .is_none_or(|all| (1..all.len()).all(|i| !all[..i].contains(&all[i]))),
+            "pattern" => value.as_str().is_none_or(|text| Regex::new(wanted.as_str().unwrap()).unwrap().is_match(text)),
+            "minItems" => value.as_array().is_none_or(|all| all.len() as u64 >= wanted.as_u64().unwrap()),
+            "maxItems" => value.as_array().is_none_or(|all| all.len() as u64 <= wanted.as_u64().unwrap()),
+            "uniqueItems" => value.as_array().is_none_or(|all| (1..all.len()).all(|i| !all[..i].contains(&all[i]))),
             "oneOf" => {
                 let options = wanted.as_array().unwrap().iter();
-                options
-                    .filter(|option| violation(option, value, root).is_none())
-                    .count()
-                    == 1
+                options.filter(|option| violation(option, value, root).is_none()).count() == 1
             }
             "anyOf" => {
                 let mut options = wanted.as_array().unwrap().iter();
@@ -165,9 +154,7 @@ fn folder(kind: &str) -> Vec<std::path::PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/rules");
     let files = std::fs::read_dir(folder.join(kind)).unwrap();
     let files = files.map(|file| file.unwrap().path());
-    files
-        .filter(|file| file.extension().is_some_and(|end| end == "yaml"))
-        .collect()
+    files.filter(|file| file.extension().is_some_and(|end| end == "yaml")).collect()
 }
 
 #[test]

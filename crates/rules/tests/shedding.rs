@@ -23,10 +23,7 @@ const MS: fn(u64) -> Nanos = Nanos::from_millis;
 #[test]
 fn leases_exist_only_on_a_store_that_nodes_share() {
     let check = |counting: &str, store, want: (Counting, Option<Nanos>, u64)| {
-        let rule = rule(
-            &format!("by: global, rate: 6000/minute burst 200, counting: {counting}"),
-            store,
-        );
+        let rule = rule(&format!("by: global, rate: 6000/minute burst 200, counting: {counting}"), store);
         let limit = &rule.limits(None, "")[0];
         let found = (rule.options().counting, limit.lease_ttl(), limit.capacity());
         assert_eq!(found, want, "{counting}");
@@ -52,8 +49,7 @@ fn durable_counts_need_exact_counting() {
             ("replica+aof", Capabilities::UNKNOWN),
             ("disk", Capabilities::JOURNAL),
         ] {
-            let rest =
-                format!("by: ip, rate: 100/s, counting: {counting}, durability: {durability}");
+            let rest = format!("by: ip, rate: 100/s, counting: {counting}, durability: {durability}");
             let want = format!(
                 "rules.yaml:4: rule `api` has counting {counting} with durability {durability}, which \
                  requires every count to be safe before its request passes; write `counting: exact`, or \
@@ -66,18 +62,12 @@ fn durable_counts_need_exact_counting() {
 
 #[test]
 fn a_burst_too_small_to_be_reduced_is_not_leased() {
-    let result = read(
-        "by: ip, rate: 1000/s burst 5, counting: leased",
-        Capabilities::SCRIPTS,
-    );
+    let result = read("by: ip, rate: 1000/s burst 5, counting: leased", Capabilities::SCRIPTS);
     let want = "rules.yaml:4: rule `api` has rate `1000/second burst 5`, whose burst is too small for \
                 leases of 5ms; write burst 10 or more, or `counting: exact`";
     assert_eq!(result.unwrap_err(), want);
     let least = "by: ip, rate: 1000/s burst 10, counting: leased";
-    assert_eq!(
-        rule(least, Capabilities::SCRIPTS).limits(None, "")[0].capacity(),
-        5
-    );
+    assert_eq!(rule(least, Capabilities::SCRIPTS).limits(None, "")[0].capacity(), 5);
 }
 
 /// The units that each priority may use of each rate, in the order critical, normal, sheddable.
@@ -91,10 +81,7 @@ fn each_priority_has_its_ceiling_of_every_rate() {
             let found: Vec<u64> = limits.iter().map(|limit| limit.capacity()).collect();
             assert_eq!(found, want, "{rest}: {priority:?}");
             for (part, all) in limits.iter().zip(rates.limits()) {
-                assert_eq!(
-                    (part.tag(), part.full_capacity()),
-                    (all.tag(), all.full_capacity())
-                );
+                assert_eq!((part.tag(), part.full_capacity()), (all.tag(), all.full_capacity()));
             }
         }
     };
@@ -198,9 +185,7 @@ fn a_soft_delay_grows_from_zero_to_its_maximum_and_is_rounded_up() {
 fn a_soft_delay_never_shrinks_as_a_limit_fills() {
     for (from, capacity) in [("0.8", 7), ("0.5", 1_000), ("0.333", 97), ("0.001", 12)] {
         let soft = soft(&format!("{{ from: {from}, max_delay: 1s }}"));
-        let delays: Vec<Nanos> = (0..=capacity)
-            .map(|used| soft.delay(capacity, capacity - used))
-            .collect();
+        let delays: Vec<Nanos> = (0..=capacity).map(|used| soft.delay(capacity, capacity - used)).collect();
         assert!(delays.is_sorted(), "{from} of {capacity}: {delays:?}");
         assert_eq!(delays.last(), Some(&MS(1_000)));
     }
@@ -211,10 +196,7 @@ fn a_rule_may_have_only_a_concurrency_limit() {
     let alone = rule("by: ip, concurrent: 5", Capabilities::MEMORY);
     assert_eq!(alone.concurrent(), Some(Concurrency::Fixed(5)));
     assert!(alone.limits(None, "").is_empty());
-    let both = rule(
-        "by: ip, rate: 9/s, concurrent: adaptive",
-        Capabilities::MEMORY,
-    );
+    let both = rule("by: ip, rate: 9/s, concurrent: adaptive", Capabilities::MEMORY);
     assert_eq!(both.concurrent(), Some(Concurrency::Adaptive));
     assert_eq!(both.limits(None, "").len(), 1);
 }
@@ -225,10 +207,7 @@ fn check_warnings(rest: &str, want: &[&str]) {
     let warnings: Vec<String> = lint(&set).iter().map(ToString::to_string).collect();
     let about = |warning: &&String| !warning.contains("keys_file");
     let warnings: Vec<&String> = warnings.iter().filter(about).collect();
-    let want: Vec<String> = want
-        .iter()
-        .map(|want| format!("rules.yaml:4: rule `api` {want}"))
-        .collect();
+    let want: Vec<String> = want.iter().map(|want| format!("rules.yaml:4: rule `api` {want}")).collect();
     assert_eq!(warnings, want.iter().collect::<Vec<_>>(), "{rest}");
 }
 
@@ -236,25 +215,18 @@ fn check_warnings(rest: &str, want: &[&str]) {
 fn a_counting_mode_without_effect_is_warned_about() {
     check_warnings(
         "by: user, rate: 600/minute, counting: leased",
-        &[
-            "has counting leased, but `600/minute` is less than 8 in 100ms, so that nothing is ever \
-           leased; write `counting: exact`",
-        ],
+        &["has counting leased, but `600/minute` is less than 8 in 100ms, so that nothing is ever \
+           leased; write `counting: exact`"],
     );
     check_warnings("by: user, rate: 80/s, counting: leased", &[]);
     check_warnings("by: user, rate: 8/s, counting: leased 1s", &[]);
     // One rate of several, or one tier, is enough.
-    check_warnings(
-        "by: user, rate: 600/minute, counting: leased, tiers: { pro: 6000/minute }",
-        &[],
-    );
+    check_warnings("by: user, rate: 600/minute, counting: leased, tiers: { pro: 6000/minute }", &[]);
     check_warnings("by: user, rate: 600/minute, counting: lenient", &[]);
     check_warnings(
         "by: user, rate: 600/minute, algorithm: sliding-window-strict, counting: lenient",
-        &[
-            "has counting lenient with algorithm sliding-window-strict, which is for limits that are never \
-           exceeded; write `counting: exact`, or `algorithm: sliding-window`",
-        ],
+        &["has counting lenient with algorithm sliding-window-strict, which is for limits that are never \
+           exceeded; write `counting: exact`, or `algorithm: sliding-window`"],
     );
     check_warnings(
         "by: user, rate: unlimited, concurrent: 5, counting: lenient",
@@ -270,10 +242,7 @@ fn a_counting_mode_without_effect_is_warned_about() {
 #[track_caller]
 fn check_explained(rest: &str, priority: Option<&'static str>, want: &str) {
     let set = read(rest, Capabilities::UNKNOWN).unwrap();
-    let mut request = Request {
-        ip: Some([192, 0, 2, 7].into()),
-        ..Request::default()
-    };
+    let mut request = Request { ip: Some([192, 0, 2, 7].into()), ..Request::default() };
     if let Some(priority) = priority {
         request = request.with("priority", priority);
     }
@@ -284,11 +253,7 @@ fn check_explained(rest: &str, priority: Option<&'static str>, want: &str) {
 
 #[test]
 fn counting_priorities_and_permits_are_explained() {
-    check_explained(
-        "by: ip, rate: 100/minute",
-        Some("critical"),
-        "rate: 100/minute",
-    );
+    check_explained("by: ip, rate: 100/minute", Some("critical"), "rate: 100/minute");
     check_explained(
         "by: ip, rate: [6000/minute burst 200, 100/s], counting: leased, algorithm: token-bucket, \
          priority: true, soft: { max_delay: 1s }, concurrent: 50",
@@ -307,11 +272,7 @@ fn counting_priorities_and_permits_are_explained() {
   priority: normal may use 0.5: 50 of 100
   counting: leased, for 250ms at most",
     );
-    check_explained(
-        "by: ip, rate: 100/minute, counting: lenient",
-        None,
-        "rate: 100/minute\n  counting: lenient",
-    );
+    check_explained("by: ip, rate: 100/minute, counting: lenient", None, "rate: 100/minute\n  counting: lenient");
     check_explained(
         "by: ip, concurrent: adaptive",
         None,

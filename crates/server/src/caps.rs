@@ -6,18 +6,13 @@ use std::time::Duration;
 
 use tidegate::resilience::ResilienceSettings;
 use tidegate::stores::memory::MAX_RESERVED_CHARGES;
-use tidegate::{
-    MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS,
-};
+use tidegate::{MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{envoy, http, resp};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
-use crate::net::{
-    body, connection, frame_scanner, lingering_close, listener, request_heads, tls,
-    unread_responses,
-};
+use crate::net::{body, connection, frame_scanner, lingering_close, listener, request_heads, tls, unread_responses};
 
 const BEGIN: &str = "<!-- caps -->\n";
 const END: &str = "<!-- end of caps -->\n";
@@ -55,30 +50,10 @@ fn flag(name: &str) -> String {
 fn common_caps() -> Vec<CapRow> {
     let all = "all";
     vec![
-        (
-            all,
-            "connections",
-            flag("max-connections"),
-            "the next waits until one ends",
-        ),
-        (
-            all,
-            "connections of peers that are not trusted",
-            "seven eighths of that".to_owned(),
-            "closed",
-        ),
-        (
-            all,
-            "connections of one peer",
-            flag("max-connections-per-peer"),
-            "closed",
-        ),
-        (
-            all,
-            "idle or trickling input, unread responses",
-            flag("idle-timeout"),
-            "closed",
-        ),
+        (all, "connections", flag("max-connections"), "the next waits until one ends"),
+        (all, "connections of peers that are not trusted", "seven eighths of that".to_owned(), "closed"),
+        (all, "connections of one peer", flag("max-connections-per-peer"), "closed"),
+        (all, "idle or trickling input, unread responses", flag("idle-timeout"), "closed"),
         (
             all,
             "unread responses of a listener",
@@ -89,150 +64,47 @@ fn common_caps() -> Vec<CapRow> {
 }
 
 fn small_listener_caps() -> Vec<CapRow> {
-    let (edge, silent) = (
-        "admin, metrics",
-        "the connection that has been silent longest is closed",
-    );
+    let (edge, silent) = ("admin, metrics", "the connection that has been silent longest is closed");
     vec![
-        (
-            edge,
-            "connections",
-            format_count(listener::SMALL_CONNECTIONS),
-            silent,
-        ),
-        (
-            edge,
-            "connections of one peer",
-            format_count(listener::SMALL_CONNECTIONS_PER_PEER),
-            silent,
-        ),
-        (
-            edge,
-            "time until the first request of a connection",
-            format_secs(listener::SMALL_FIRST_REQUEST),
-            "closed",
-        ),
+        (edge, "connections", format_count(listener::SMALL_CONNECTIONS), silent),
+        (edge, "connections of one peer", format_count(listener::SMALL_CONNECTIONS_PER_PEER), silent),
+        (edge, "time until the first request of a connection", format_secs(listener::SMALL_FIRST_REQUEST), "closed"),
     ]
 }
 
 fn http_caps() -> Vec<CapRow> {
     let (edge, bad) = ("HTTP", "400 that names the field");
     vec![
-        (
-            edge,
-            "headers of a request",
-            format_bytes(connection::MAX_HEAD_BYTES),
-            "431",
-        ),
-        (
-            edge,
-            "header fields",
-            format_count(request_heads::MAX_FIELDS),
-            "431",
-        ),
+        (edge, "headers of a request", format_bytes(connection::MAX_HEAD_BYTES), "431"),
+        (edge, "header fields", format_count(request_heads::MAX_FIELDS), "431"),
         (edge, "a body", format_bytes(body::MAX_SMALL_BODY), "413"),
-        (
-            edge,
-            "a body with a list",
-            format_bytes(http::serve::MAX_BODY_BYTES),
-            "413",
-        ),
-        (
-            edge,
-            "time for a body to arrive",
-            format_secs(body::BODY_TIMEOUT),
-            "408",
-        ),
-        (
-            edge,
-            "bytes discarded after the last response",
-            format_bytes(lingering_close::MAX_DISCARDED),
-            "closed",
-        ),
+        (edge, "a body with a list", format_bytes(http::serve::MAX_BODY_BYTES), "413"),
+        (edge, "time for a body to arrive", format_secs(body::BODY_TIMEOUT), "408"),
+        (edge, "bytes discarded after the last response", format_bytes(lingering_close::MAX_DISCARDED), "closed"),
         (
             edge,
             "time for the client to close after the last response",
             format_secs(lingering_close::MAX_LINGER),
             "closed",
         ),
-        (
-            edge,
-            "bodies above 64 KiB at once",
-            format_count(body::MAX_LARGE_BODIES),
-            "a stalled one gets 408",
-        ),
-        (
-            edge,
-            "incomplete bodies above 4 KiB",
-            format_count(body::MAX_WAITING_BODIES),
-            "a stalled one gets 408",
-        ),
-        (
-            edge,
-            "lists and explanations decided at once",
-            format_count(http::serve::MAX_LISTS),
-            "the next waits",
-        ),
+        (edge, "bodies above 64 KiB at once", format_count(body::MAX_LARGE_BODIES), "a stalled one gets 408"),
+        (edge, "incomplete bodies above 4 KiB", format_count(body::MAX_WAITING_BODIES), "a stalled one gets 408"),
+        (edge, "lists and explanations decided at once", format_count(http::serve::MAX_LISTS), "the next waits"),
         (
             edge,
             "unread responses of a connection",
             format_bytes(unread_responses::MAX_CONNECTION_BYTES),
             "its lists wait",
         ),
-        (
-            edge,
-            "requests in a list",
-            format_count(http::wire::MAX_ITEMS),
-            bad,
-        ),
-        (
-            edge,
-            "requests times rules in an explanation",
-            format_count(http::explain::MAX_VIEWS),
-            bad,
-        ),
-        (
-            edge,
-            "attributes of a request",
-            format_count(http::wire::MAX_ATTRIBUTES),
-            bad,
-        ),
-        (
-            edge,
-            "name of an attribute or unit",
-            format_bytes(http::wire::MAX_NAME_BYTES),
-            bad,
-        ),
-        (
-            edge,
-            "value of an attribute",
-            format_bytes(http::wire::MAX_VALUE_BYTES),
-            bad,
-        ),
-        (
-            edge,
-            "units with a cost",
-            format_count(http::wire::MAX_COSTS),
-            bad,
-        ),
-        (
-            edge,
-            "TTL of a permit",
-            format!("{} s", http::wire::TTL_RANGE_MS.end() / 1_000),
-            bad,
-        ),
-        (
-            edge,
-            "TTL of a reservation",
-            format_secs(Reserve::MAX_TTL.duration()),
-            bad,
-        ),
-        (
-            edge,
-            "a body for `/json`",
-            format_bytes(envoy::json::MAX_BODY_BYTES),
-            "400",
-        ),
+        (edge, "requests in a list", format_count(http::wire::MAX_ITEMS), bad),
+        (edge, "requests times rules in an explanation", format_count(http::explain::MAX_VIEWS), bad),
+        (edge, "attributes of a request", format_count(http::wire::MAX_ATTRIBUTES), bad),
+        (edge, "name of an attribute or unit", format_bytes(http::wire::MAX_NAME_BYTES), bad),
+        (edge, "value of an attribute", format_bytes(http::wire::MAX_VALUE_BYTES), bad),
+        (edge, "units with a cost", format_count(http::wire::MAX_COSTS), bad),
+        (edge, "TTL of a permit", format!("{} s", http::wire::TTL_RANGE_MS.end() / 1_000), bad),
+        (edge, "TTL of a reservation", format_secs(Reserve::MAX_TTL.duration()), bad),
+        (edge, "a body for `/json`", format_bytes(envoy::json::MAX_BODY_BYTES), "400"),
     ]
 }
 
@@ -246,42 +118,22 @@ fn open_state_caps() -> Vec<CapRow> {
             flag("memory-cap"),
             "a refund is `lapsed`",
         ),
-        (
-            edge,
-            "charges of open reservations in the memory store",
-            format_count(MAX_RESERVED_CHARGES),
-            "503",
-        ),
-        (
-            edge,
-            "charges of open reservations of one subject",
-            format_count(MAX_RESERVED_CHARGES / 4),
-            "503",
-        ),
+        (edge, "charges of open reservations in the memory store", format_count(MAX_RESERVED_CHARGES), "503"),
+        (edge, "charges of open reservations of one subject", format_count(MAX_RESERVED_CHARGES / 4), "503"),
         (
             edge,
             "open reservations whose expiry a node watches",
             format_count(MAX_PENDING_SETTLEMENTS),
             "the estimate is refunded with the next reservation",
         ),
-        (
-            edge,
-            "settlements pending for the store",
-            format_count(MAX_PENDING_SETTLEMENTS),
-            "503",
-        ),
+        (edge, "settlements pending for the store", format_count(MAX_PENDING_SETTLEMENTS), "503"),
         (
             edge,
             "open permits of a shared store in a node's mirror",
             format_count(ResilienceSettings::default().max_mirrored),
             "known only to the store, and no permit is granted without it",
         ),
-        (
-            edge,
-            "open permits that a node counts in its metrics",
-            format_count(MAX_COUNTED_TICKETS),
-            "not counted",
-        ),
+        (edge, "open permits that a node counts in its metrics", format_count(MAX_COUNTED_TICKETS), "not counted"),
         (
             edge,
             "subjects with an adaptive limit of their own",
@@ -300,12 +152,7 @@ fn open_state_caps() -> Vec<CapRow> {
 fn http2_caps() -> Vec<CapRow> {
     let edge = "HTTP/2, gRPC";
     vec![
-        (
-            edge,
-            "streams of a connection",
-            format_count(connection::MAX_STREAMS as usize),
-            "refused",
-        ),
+        (edge, "streams of a connection", format_count(connection::MAX_STREAMS as usize), "refused"),
         (
             edge,
             "heads of a connection in memory",
@@ -372,78 +219,28 @@ fn http2_caps() -> Vec<CapRow> {
 fn grpc_caps() -> Vec<CapRow> {
     let (edge, bad) = ("gRPC", "a gRPC error");
     vec![
-        (
-            edge,
-            "a message",
-            format_bytes(envoy::wire::MAX_MESSAGE_BYTES),
-            bad,
-        ),
-        (
-            edge,
-            "time for a message to arrive",
-            format_secs(body::BODY_TIMEOUT),
-            bad,
-        ),
-        (
-            edge,
-            "descriptors of a request",
-            format_count(envoy::wire::MAX_DESCRIPTORS),
-            bad,
-        ),
-        (
-            edge,
-            "entries of a descriptor",
-            format_count(envoy::wire::MAX_ENTRIES),
-            bad,
-        ),
-        (
-            edge,
-            "a domain, the key of an entry",
-            format_bytes(envoy::wire::MAX_KEY_BYTES),
-            bad,
-        ),
-        (
-            edge,
-            "time for the TLS handshake",
-            format_secs(tls::HANDSHAKE_TIMEOUT),
-            "closed",
-        ),
-        (
-            edge,
-            "age of a connection",
-            flag("grpc-max-age"),
-            "`GOAWAY`",
-        ),
+        (edge, "a message", format_bytes(envoy::wire::MAX_MESSAGE_BYTES), bad),
+        (edge, "time for a message to arrive", format_secs(body::BODY_TIMEOUT), bad),
+        (edge, "descriptors of a request", format_count(envoy::wire::MAX_DESCRIPTORS), bad),
+        (edge, "entries of a descriptor", format_count(envoy::wire::MAX_ENTRIES), bad),
+        (edge, "a domain, the key of an entry", format_bytes(envoy::wire::MAX_KEY_BYTES), bad),
+        (edge, "time for the TLS handshake", format_secs(tls::HANDSHAKE_TIMEOUT), "closed"),
+        (edge, "age of a connection", flag("grpc-max-age"), "`GOAWAY`"),
     ]
 }
 
 fn resp_caps() -> Vec<CapRow> {
     let (edge, bad) = ("RESP", "an error, then closed");
     vec![
-        (
-            edge,
-            "a command with all of its arguments",
-            format_bytes(resp::wire::MAX_COMMAND_BYTES),
-            bad,
-        ),
-        (
-            edge,
-            "arguments of a command",
-            format_count(resp::wire::MAX_ARGUMENTS),
-            bad,
-        ),
+        (edge, "a command with all of its arguments", format_bytes(resp::wire::MAX_COMMAND_BYTES), bad),
+        (edge, "arguments of a command", format_count(resp::wire::MAX_ARGUMENTS), bad),
         (
             edge,
             "commands between `MULTI` and `EXEC`",
             format_count(resp::transaction::MAX_COMMANDS),
             "an error, and `EXEC` runs none",
         ),
-        (
-            edge,
-            "bytes of those commands",
-            format_bytes(resp::transaction::MAX_BYTES),
-            "an error, and `EXEC` runs none",
-        ),
+        (edge, "bytes of those commands", format_bytes(resp::transaction::MAX_BYTES), "an error, and `EXEC` runs none"),
         (
             edge,
             "unfinished commands, those between `MULTI` and `EXEC`, and unread responses of a listener",
@@ -456,12 +253,7 @@ fn resp_caps() -> Vec<CapRow> {
             format_bytes(resp::buffers::INPUT_BYTES),
             "other connections are served first",
         ),
-        (
-            edge,
-            "replies waiting to be sent",
-            format_bytes(resp::buffers::OUTPUT_BYTES),
-            "nothing more is read",
-        ),
+        (edge, "replies waiting to be sent", format_bytes(resp::buffers::OUTPUT_BYTES), "nothing more is read"),
         (
             edge,
             "wrong passwords of a connection",
@@ -472,15 +264,9 @@ fn resp_caps() -> Vec<CapRow> {
 }
 
 fn render_table() -> String {
-    let mut table =
-        String::from("| listener | resource | maximum | beyond it |\n|---|---|---|---|\n");
+    let mut table = String::from("| listener | resource | maximum | beyond it |\n|---|---|---|---|\n");
     let protocols = [http2_caps(), grpc_caps(), resp_caps()];
-    let all = [
-        common_caps(),
-        small_listener_caps(),
-        http_caps(),
-        open_state_caps(),
-    ];
+    let all = [common_caps(), small_listener_caps(), http_caps(), open_state_caps()];
     for rows in all.into_iter().chain(protocols) {
         for (edge, what, max, beyond) in rows {
             table += &format!("| {edge} | {what} | {max} | {beyond} |\n");

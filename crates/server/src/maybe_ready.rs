@@ -34,9 +34,7 @@ impl<F: Future<Output: Unpin>> Future for MaybeReady<F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         match self.get_mut() {
-            MaybeReady::Ready(output) => {
-                Poll::Ready(output.take().expect("not polled again after it was ready"))
-            }
+            MaybeReady::Ready(output) => Poll::Ready(output.take().expect("not polled again after it was ready")),
             MaybeReady::Boxed(work) => work.as_mut().poll(context),
         }
     }

@@ -60,10 +60,7 @@ pub(crate) enum ProtobufError {
 
 impl<'a> ProtobufFields<'a> {
     pub(crate) fn of(message: &'a [u8]) -> Self {
-        ProtobufFields {
-            rest: message,
-            depth_left: MAX_DEPTH,
-        }
+        ProtobufFields { rest: message, depth_left: MAX_DEPTH }
     }
 
     fn field(&mut self) -> Result<ProtobufField<'a>, ProtobufError> {
@@ -79,11 +76,7 @@ impl<'a> ProtobufFields<'a> {
             5 => ProtobufValue::Fixed32(u32::from_le_bytes(self.fixed()?)),
             _ => return Err(ProtobufError::UnknownWireType(number)),
         };
-        Ok(ProtobufField {
-            number,
-            value,
-            depth_left: self.depth_left,
-        })
+        Ok(ProtobufField { number, value, depth_left: self.depth_left })
     }
 
     #[inline]
@@ -108,20 +101,14 @@ impl<'a> ProtobufFields<'a> {
     }
 
     fn fixed<const N: usize>(&mut self) -> Result<[u8; N], ProtobufError> {
-        let (bytes, rest) = self
-            .rest
-            .split_first_chunk()
-            .ok_or(ProtobufError::Truncated)?;
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(ProtobufError::Truncated)?;
         self.rest = rest;
         Ok(*bytes)
     }
 
     fn delimited(&mut self) -> Result<&'a [u8], ProtobufError> {
         let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Truncated)?;
-        let (bytes, rest) = self
-            .rest
-            .split_at_checked(length)
-            .ok_or(ProtobufError::Truncated)?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or(ProtobufError::Truncated)?;
         self.rest = rest;
         Ok(bytes)
     }
@@ -182,10 +169,7 @@ impl<'a> ProtobufField<'a> {
     pub(crate) fn message(self) -> Result<ProtobufFields<'a>, ProtobufError> {
         Ok(ProtobufFields {
             rest: self.bytes()?,
-            depth_left: self
-                .depth_left
-                .checked_sub(1)
-                .ok_or(ProtobufError::TooDeep)?,
+            depth_left: self.depth_left.checked_sub(1).ok_or(ProtobufError::TooDeep)?,
         })
     }
 }
@@ -322,14 +306,8 @@ mod tests {
             (&[0x09, 1, 2, 3], ProtobufError::Truncated),
             (&[0x0d, 1, 2, 3], ProtobufError::Truncated),
             (&[0x0a, 3, b'a', b'b'], ProtobufError::Truncated),
-            (
-                &[0x0a, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1],
-                ProtobufError::Truncated,
-            ),
-            (
-                &[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2],
-                ProtobufError::VarintOverflow,
-            ),
+            (&[0x0a, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1], ProtobufError::Truncated),
+            (&[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 2], ProtobufError::VarintOverflow),
             (&[0x00, 0], ProtobufError::InvalidFieldNumber),
             (&[0x0b, 0x0c], ProtobufError::UnknownWireType(1)),
             (&[0x0e], ProtobufError::UnknownWireType(1)),
@@ -355,12 +333,8 @@ mod tests {
             }
             Ok(deepest)
         }
-        let nested =
-            |times: usize| (0..times).fold(Vec::new(), |inner, _| encode(|w| w.bytes(1, &inner)));
+        let nested = |times: usize| (0..times).fold(Vec::new(), |inner, _| encode(|w| w.bytes(1, &inner)));
         assert_eq!(depth(ProtobufFields::of(&nested(100))), Ok(100));
-        assert_eq!(
-            depth(ProtobufFields::of(&nested(101))),
-            Err(ProtobufError::TooDeep)
-        );
+        assert_eq!(depth(ProtobufFields::of(&nested(101))), Err(ProtobufError::TooDeep));
     }
 }

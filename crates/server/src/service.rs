@@ -68,11 +68,7 @@ impl ChargeScope {
 impl Service {
     /// Wraps a decision: polled in place if the store never waits, boxed otherwise.
     pub(crate) fn wait_for<F: Future>(&self, work: F) -> MaybeReady<F> {
-        if self.limiter.store().never_wait() {
-            MaybeReady::poll_now(work)
-        } else {
-            MaybeReady::boxed(work)
-        }
+        if self.limiter.store().never_wait() { MaybeReady::poll_now(work) } else { MaybeReady::boxed(work) }
     }
 
     /// Fails while no configuration for requests of this edge is loaded. Without one nothing is allowed.
@@ -96,11 +92,7 @@ impl Service {
     }
 
     /// Decides one request and records the duration.
-    pub(crate) async fn decide(
-        &self,
-        request: Request<'_>,
-        scope: ChargeScope,
-    ) -> Result<Decision, StoreError> {
+    pub(crate) async fn decide(&self, request: Request<'_>, scope: ChargeScope) -> Result<Decision, StoreError> {
         let edge = request.edge;
         let started = Instant::now();
         let decision = match scope {
@@ -115,18 +107,11 @@ impl Service {
     /// Acquires permits for one request and records the duration.
     ///
     /// Cancel-safe: a caller that stops waiting leaves no permit acquired.
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        request: Request<'_>,
-        ttl: Nanos,
-    ) -> Result<Acquired, AcquireError> {
+    pub(crate) async fn acquire(self: &Arc<Self>, request: Request<'_>, ttl: Nanos) -> Result<Acquired, AcquireError> {
         let edge = request.edge;
         let started = Instant::now();
         let on_abandoned = |ticket| Arc::clone(self).spawn_cancel(ticket);
-        let acquired = self
-            .limiter
-            .acquire_with_cancel(request, ttl, on_abandoned)
-            .await;
+        let acquired = self.limiter.acquire_with_cancel(request, ttl, on_abandoned).await;
         self.metrics.record_duration(edge, started.elapsed());
         acquired
     }
@@ -144,11 +129,7 @@ impl Service {
     }
 
     /// Decides one request, reserves its estimated cost and records the duration.
-    pub(crate) async fn reserve(
-        &self,
-        request: Request<'_>,
-        ttl: Nanos,
-    ) -> Result<Reservation, StoreError> {
+    pub(crate) async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
         let edge = request.edge;
         let started = Instant::now();
         let reservation = self.limiter.reserve(request, ttl).await;
@@ -173,14 +154,7 @@ impl Service {
     /// The parts of a response that are not in its decision.
     pub(crate) fn context<'a>(&self, id: &'a DecisionId, body: BodyStyle) -> ResponseContext<'a> {
         let wall = self.clock.wall();
-        ResponseContext {
-            id: id.as_str(),
-            wall,
-            reset: self.reset,
-            body,
-            receipt: None,
-            reservation: None,
-        }
+        ResponseContext { id: id.as_str(), wall, reset: self.reset, body, receipt: None, reservation: None }
     }
 
     /// A receipt for a decision, if the caller wants one and something was charged.
@@ -211,23 +185,13 @@ impl Service {
         rules.truncate(MAX_NAMES);
         warn!(
             rules = rules.join(", "),
-            count,
-            requests,
-            "rules matched no request since they were loaded; run `tidegate explain` to see why"
+            count, requests, "rules matched no request since they were loaded; run `tidegate explain` to see why"
         );
     }
 }
 
 /// The body style of denials: problem details if the client accepts them.
 pub(crate) fn body_style(headers: &HeaderMap) -> BodyStyle {
-    let wants = |value: &HeaderValue| {
-        value
-            .to_str()
-            .is_ok_and(|text| text.contains("application/problem+json"))
-    };
-    if headers.get_all(header::ACCEPT).iter().any(wants) {
-        BodyStyle::Problem
-    } else {
-        BodyStyle::Plain
-    }
+    let wants = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("application/problem+json"));
+    if headers.get_all(header::ACCEPT).iter().any(wants) { BodyStyle::Problem } else { BodyStyle::Plain }
 }

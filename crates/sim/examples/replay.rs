@@ -24,16 +24,9 @@ fn main() -> io::Result<()> {
         let usage = "[KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]";
         io::Error::other(format!("{usage}: {error}"))
     })?;
-    let until = stretch
-        .filter(|at| *at < numbers.len())
-        .map(|at| Nanos::from_millis(numbers.remove(at)));
+    let until = stretch.filter(|at| *at < numbers.len()).map(|at| Nanos::from_millis(numbers.remove(at)));
     let number = |at: usize, usual| numbers.get(at).copied().unwrap_or(usual);
-    let (seed, from, to, subject) = (
-        number(0, 0),
-        number(1, 0),
-        number(2, u64::MAX),
-        numbers.get(3),
-    );
+    let (seed, from, to, subject) = (number(0, 0), number(1, 0), number(2, u64::MAX), numbers.get(3));
     let scenario = kind.unwrap_or(ScenarioKind::Single).scenario(seed);
     let scenario = match until {
         Some(until) => scenario.stretched(until),

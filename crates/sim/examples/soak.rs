@@ -68,11 +68,7 @@ impl SoakOptions {
         let mut words = words;
         while let Some(flag) = words.next() {
             let value = words.next().ok_or(format!("{flag} needs a value"))?;
-            let number = || {
-                value
-                    .parse::<u64>()
-                    .map_err(|e| format!("{flag} {value}: {e}"))
-            };
+            let number = || value.parse::<u64>().map_err(|e| format!("{flag} {value}: {e}"));
             match flag.as_str() {
                 "--seeds" => options.seeds = number()?,
                 "--from" => options.from = number()?,
@@ -172,11 +168,7 @@ fn soak(options: &SoakOptions) -> io::Result<bool> {
                     for i in first..last {
                         totals.add(&options.run(i));
                     }
-                    print_progress(&format!(
-                        "{:6.0} s {}",
-                        began.elapsed().as_secs_f64(),
-                        line(first, &totals)
-                    ));
+                    print_progress(&format!("{:6.0} s {}", began.elapsed().as_secs_f64(), line(first, &totals)));
                     if let Ok(mut done) = done.lock() {
                         done.push((first, totals));
                     }

@@ -122,11 +122,7 @@ impl Sim {
 
     /// Sleeps until `at`.
     pub fn sleep_until(&self, at: Nanos) -> Sleep {
-        Sleep {
-            sim: self.clone(),
-            at,
-            registered: None,
-        }
+        Sleep { sim: self.clone(), at, registered: None }
     }
 
     /// Spawns a task that belongs to `node`, or to no node.
@@ -136,17 +132,9 @@ impl Sim {
             state.tasks.push(TaskSlot::default());
             state.tasks.len() - 1
         });
-        let waker = Waker::from(Arc::new(TaskWaker {
-            task: slot,
-            woken: Arc::clone(&self.woken),
-        }));
-        state.tasks[slot] = TaskSlot {
-            task: Some(Box::pin(task)),
-            waker: Some(waker),
-            node,
-            queued: true,
-            alive: true,
-        };
+        let waker = Waker::from(Arc::new(TaskWaker { task: slot, woken: Arc::clone(&self.woken) }));
+        state.tasks[slot] =
+            TaskSlot { task: Some(Box::pin(task)), waker: Some(waker), node, queued: true, alive: true };
         state.ready.push(slot);
     }
 
@@ -246,17 +234,11 @@ impl Sim {
         if self.wait_for_node(&mut state, slot) {
             return true;
         }
-        let (Some(mut task), Some(waker)) = (
-            state.tasks[slot].task.take(),
-            state.tasks[slot].waker.clone(),
-        ) else {
+        let (Some(mut task), Some(waker)) = (state.tasks[slot].task.take(), state.tasks[slot].waker.clone()) else {
             return true;
         };
         drop(state);
-        let done = task
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_ready();
+        let done = task.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
         let mut state = self.state.lock();
         if done || !state.tasks[slot].alive {
             state.tasks[slot].alive = false;
@@ -288,11 +270,7 @@ impl ExecutorState {
     fn set_timer(&mut self, at: Nanos, waker: Waker) {
         self.next_timer += 1;
         let sequence = self.next_timer;
-        self.timers.push(Reverse(Timer {
-            at,
-            sequence,
-            waker,
-        }));
+        self.timers.push(Reverse(Timer { at, sequence, waker }));
     }
 }
 
@@ -313,10 +291,7 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         // A future may move from one task to another while it waits.
-        let known = self
-            .registered
-            .as_ref()
-            .is_some_and(|w| w.will_wake(context.waker()));
+        let known = self.registered.as_ref().is_some_and(|w| w.will_wake(context.waker()));
         if !known {
             state.set_timer(self.at, context.waker().clone());
             self.registered = Some(context.waker().clone());
@@ -340,13 +315,7 @@ impl NodeRuntime {
     /// The runtime of `node`. At the start of the run its monotonic clock reads `clock_start` and its wall
     /// clock `wall_start`.
     pub fn new(sim: &Sim, node: usize, clock_start: Nanos, wall_start: Nanos) -> Self {
-        NodeRuntime {
-            sim: sim.clone(),
-            node,
-            deaths: sim.deaths(node),
-            clock_start,
-            wall_start,
-        }
+        NodeRuntime { sim: sim.clone(), node, deaths: sim.deaths(node), clock_start, wall_start }
     }
 }
 
@@ -385,8 +354,7 @@ mod tests {
             let (own, log) = (sim.clone(), Arc::clone(&log));
             sim.spawn(Some(0), async move {
                 for _ in 0..3 {
-                    own.sleep(Nanos::new(own.with_rng(|rng| rng.below(10))))
-                        .await;
+                    own.sleep(Nanos::new(own.with_rng(|rng| rng.below(10)))).await;
                     log.lock().push((own.now().get(), task));
                 }
             });

@@ -10,12 +10,7 @@ const TWO_HOURS: Nanos = Nanos::from_secs(7_200);
 
 /// Injects the fault of the scenario.
 pub(crate) async fn inject(world: World) {
-    let Scenario {
-        fault,
-        fault_begins: begins,
-        fault_ends: ends_at,
-        ..
-    } = *world.scenario;
+    let Scenario { fault, fault_begins: begins, fault_ends: ends_at, .. } = *world.scenario;
     match fault {
         SimFault::Chaos => chaos(&world).await,
         fault => {
@@ -63,10 +58,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
     match fault {
         SimFault::None | SimFault::Drift | SimFault::Chaos => {}
         SimFault::Kill | SimFault::KillEmpty | SimFault::Restart | SimFault::LateStore => {
-            world.set_conditions(NetworkConditions {
-                down: true,
-                ..NetworkConditions::HEALTHY
-            });
+            world.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
             world.sim.sleep_until(until).await;
             if matches!(fault, SimFault::KillEmpty | SimFault::Restart) {
                 world.hit_store().lock().restart_empty();
@@ -75,35 +67,22 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
             world.set_conditions(NetworkConditions::HEALTHY);
         }
         SimFault::Hang => {
-            let hung = NetworkConditions {
-                hung: true,
-                ..NetworkConditions::HEALTHY
-            };
+            let hung = NetworkConditions { hung: true, ..NetworkConditions::HEALTHY };
             apply_until(world, hung, until).await;
         }
         SimFault::Slow => {
             let millis = world.sim.with_rng(|rng| rng.pick(&[4, 10, 50, 250]));
-            let slow = NetworkConditions {
-                min_latency: Nanos::from_millis(millis),
-                ..NetworkConditions::HEALTHY
-            };
+            let slow = NetworkConditions { min_latency: Nanos::from_millis(millis), ..NetworkConditions::HEALTHY };
             apply_until(world, slow, until).await;
         }
         SimFault::BlackHole => {
-            let hole = NetworkConditions {
-                requests_lost: 1_000,
-                ..NetworkConditions::HEALTHY
-            };
+            let hole = NetworkConditions { requests_lost: 1_000, ..NetworkConditions::HEALTHY };
             apply_until(world, hole, until).await;
         }
         SimFault::Gray => {
             let (requests_lost, replies_lost, jitter) = world.sim.with_rng(|rng| {
                 let lost = |rng: &mut crate::Rng| rng.pick(&[0, 5, 20, 60]);
-                (
-                    lost(rng),
-                    lost(rng),
-                    rng.pick(&[300_000, 3_000_000, 5_000_000]),
-                )
+                (lost(rng), lost(rng), rng.pick(&[300_000, 3_000_000, 5_000_000]))
             });
             let gray = NetworkConditions {
                 requests_lost,
@@ -118,30 +97,21 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
             record_loss(world);
         }
         SimFault::Failover if world.scenario.shards > 1 => {
-            world.set_conditions(NetworkConditions {
-                down: true,
-                ..NetworkConditions::HEALTHY
-            });
+            world.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
             record_loss(world);
             world.sim.sleep_until(until).await;
             world.promote_replica();
         }
         SimFault::Move => world.move_subjects(),
         SimFault::Failover | SimFault::FailoverSkewed => {
-            world.set_conditions(NetworkConditions {
-                down: true,
-                ..NetworkConditions::HEALTHY
-            });
+            world.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
             let skew = world.sim.with_rng(|rng| rng.pick(&[-10_i64, -3, 3, 10]));
             {
                 let store = world.hit_store();
                 let mut model = store.lock();
                 model.fail_over();
                 if fault == SimFault::FailoverSkewed {
-                    let offset = model
-                        .clock_offset
-                        .get()
-                        .saturating_add_signed(skew * 1_000_000_000);
+                    let offset = model.clock_offset.get().saturating_add_signed(skew * 1_000_000_000);
                     model.clock_offset = Nanos::new(offset);
                 }
             }
@@ -173,13 +143,8 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
         }
         SimFault::Stalls => {
             while world.sim.now() < until {
-                let (stall, pause) = world
-                    .sim
-                    .with_rng(|rng| (rng.between(50, 500), rng.between(80, 700)));
-                let stalled = NetworkConditions {
-                    hung: true,
-                    ..NetworkConditions::HEALTHY
-                };
+                let (stall, pause) = world.sim.with_rng(|rng| (rng.between(50, 500), rng.between(80, 700)));
+                let stalled = NetworkConditions { hung: true, ..NetworkConditions::HEALTHY };
                 let ends = world.sim.now().plus(Nanos::from_millis(stall)).min(until);
                 apply_until(world, stalled, ends).await;
                 world.sim.sleep(Nanos::from_millis(pause)).await;
@@ -192,10 +157,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
                 let ends = world.sim.now().plus(Nanos::from_millis(calm)).min(until);
                 apply_until(world, conditions, ends).await;
                 // Every connection breaks and is reopened at once.
-                world.set_conditions(NetworkConditions {
-                    down: true,
-                    ..conditions
-                });
+                world.set_conditions(NetworkConditions { down: true, ..conditions });
                 world.sim.sleep(Nanos::new(50_000)).await;
                 world.set_conditions(NetworkConditions::HEALTHY);
             }
@@ -210,10 +172,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
             world.start(node);
         }
         SimFault::DeathWithStore => {
-            world.set_conditions(NetworkConditions {
-                down: true,
-                ..NetworkConditions::HEALTHY
-            });
+            world.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
             let node = victim(world);
             world.kill(node);
             world.sim.sleep_until(until).await;
@@ -228,12 +187,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
 fn late_replies(world: &World, per_mille: u32, node: Option<usize>) -> NetworkConditions {
     let budget = world.scenario.budget;
     NetworkConditions {
-        lateness: Lateness {
-            per_mille,
-            min: budget,
-            max: Nanos::new(10 * budget.get()),
-            node,
-        },
+        lateness: Lateness { per_mille, min: budget, max: Nanos::new(10 * budget.get()), node },
         ..NetworkConditions::HEALTHY
     }
 }

@@ -142,9 +142,7 @@ impl History {
     /// Events that nodes reported about one shard.
     pub fn events_of(&self, shard: usize) -> impl Iterator<Item = &(Nanos, usize, StoreEvent)> {
         let events = self.events.iter().zip(&self.event_shards);
-        events
-            .filter(move |(_, of)| **of == shard)
-            .map(|(event, _)| event)
+        events.filter(move |(_, of)| **of == shard).map(|(event, _)| event)
     }
 }
 

@@ -102,13 +102,7 @@ impl World {
         });
     }
 
-    async fn acquire(
-        self,
-        index: usize,
-        limiter: &NodeLimiter,
-        permits: PermitWork,
-        plan: PermitPlan,
-    ) {
+    async fn acquire(self, index: usize, limiter: &NodeLimiter, permits: PermitWork, plan: PermitPlan) {
         let subject = self.history.lock().permit_sessions[index].subject;
         let acquired = limiter.acquire(request_of(subject), permits.lasts).await;
         let ticket = match acquired {
@@ -123,17 +117,11 @@ impl World {
         };
         self.record_acquired(index, sealed_id(&text));
         let client = self.clone();
-        self.sim
-            .spawn(None, client.run_session(index, text, permits.lasts, plan));
+        self.sim.spawn(None, client.run_session(index, text, permits.lasts, plan));
     }
 
     /// The same with a permit that the node renews by itself. It ends with the node.
-    async fn acquire_auto_renewed(
-        self,
-        index: usize,
-        renewer: &NodePermitRenewer,
-        plan: PermitPlan,
-    ) {
+    async fn acquire_auto_renewed(self, index: usize, renewer: &NodePermitRenewer, plan: PermitPlan) {
         let subject = self.history.lock().permit_sessions[index].subject;
         let permit = match renewer.acquire(request_of(subject)).await {
             Ok(Acquired::Open { permit, .. }) => permit,
@@ -175,11 +163,7 @@ impl World {
         let home = self.history.lock().permit_sessions[index].node;
         while self.sim.now().plus(third) < until {
             self.sim.sleep(third).await;
-            let node = if self.sim.with_rng(|rng| rng.chance(700)) {
-                Some(home)
-            } else {
-                None
-            };
+            let node = if self.sim.with_rng(|rng| rng.chance(700)) { Some(home) } else { None };
             self.send_call(index, &text, node, PermitOp::Renew(true));
             self.sim.sleep(RENEW_RETRY_AFTER).await;
             if !self.was_replied(index) {
@@ -250,12 +234,7 @@ impl World {
     fn record_call(&self, index: usize, node: usize, op: PermitOp) -> usize {
         let mut history = self.history.lock();
         let calls = &mut history.permit_sessions[index].calls;
-        calls.push(PermitCall {
-            node,
-            sent: self.sim.now(),
-            done: None,
-            op,
-        });
+        calls.push(PermitCall { node, sent: self.sim.now(), done: None, op });
         calls.len() - 1
     }
 
@@ -268,11 +247,7 @@ impl World {
     fn record_acquired(&self, index: usize, holder: Option<u128>) {
         self.history.lock().permit_sessions[index].holder = holder;
         let acquired = holder.is_some_and(|holder| self.log.has_granted(holder));
-        let source = if acquired {
-            Source::Exact
-        } else {
-            Source::Fallback
-        };
+        let source = if acquired { Source::Exact } else { Source::Fallback };
         self.record_permit_decision(index, true, source);
     }
 

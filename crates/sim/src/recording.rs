@@ -24,16 +24,9 @@ pub(crate) async fn sample_counters(world: World) {
             let shard = world.cluster.shard_of(counter.subject);
             let model = world.cluster.model(shard);
             let mut model = model.lock();
-            model
-                .counters
-                .used(counter.bits, &limit, store_times[shard])
+            model.counters.used(counter.bits, &limit, store_times[shard])
         });
-        let snapshot = StoreSnapshot {
-            at,
-            store_time: store_times[0],
-            used: used.collect(),
-            store_times,
-        };
+        let snapshot = StoreSnapshot { at, store_time: store_times[0], used: used.collect(), store_times };
         world.history.lock().snapshots.push(snapshot);
     }
 }
@@ -65,8 +58,7 @@ impl ShardObserver for EventRecorder {
     fn changed(&self, shard_id: ShardId, event: StoreEvent) {
         let shard = {
             let mut shards = self.shards.lock();
-            let Some((_, shard, open)) = shards.iter_mut().find(|(id, _, _)| *id == shard_id)
-            else {
+            let Some((_, shard, open)) = shards.iter_mut().find(|(id, _, _)| *id == shard_id) else {
                 return;
             };
             match event {

@@ -128,10 +128,7 @@ impl World {
         let world = self.clone();
         self.sim.spawn(Some(node), async move {
             let sent_at = (world.sim.now(), world.store_time_of(subject));
-            let request = Request {
-                cost: Cost::new(plan.estimate),
-                ..Request::default()
-            };
+            let request = Request { cost: Cost::new(plan.estimate), ..Request::default() };
             let request = request.with("user", subject_name(subject));
             let result = limiter.reserve(request, plan.lasts).await;
             world.in_flight.lock()[node] -= 1;
@@ -140,9 +137,7 @@ impl World {
                 Err(error) => return world.history.lock().errors.push(error.to_string()),
             };
             let decision = &reservation.decision;
-            world
-                .record_decision(decision, sent_at, node, subject)
-                .await;
+            world.record_decision(decision, sent_at, node, subject).await;
             world.history.lock().reservation_calls[index].reply = Some(ReserveReply {
                 done: world.sim.now(),
                 id: reservation.token.as_deref().and_then(sealed_id),
@@ -151,9 +146,7 @@ impl World {
             });
             if let Some(token) = reservation.token {
                 let client = world.clone();
-                world
-                    .sim
-                    .spawn(None, client.settle_when_done(index, token, plan));
+                world.sim.spawn(None, client.settle_when_done(index, token, plan));
             }
         });
     }
@@ -195,11 +188,7 @@ impl World {
         let (nth, used) = {
             let mut history = self.history.lock();
             let call = &mut history.reservation_calls[index];
-            call.settlements.push(SettleCall {
-                node,
-                sent: self.sim.now(),
-                reply: None,
-            });
+            call.settlements.push(SettleCall { node, sent: self.sim.now(), reply: None });
             (call.settlements.len() - 1, call.used)
         };
         let (world, token) = (self.clone(), token.to_owned());

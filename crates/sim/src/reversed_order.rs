@@ -14,10 +14,8 @@ impl<S: Store> Store for ReversedOrder<S> {
         if !self.reversed {
             return self.store.charge(set).await;
         }
-        let reversed = |charge: &Charge<'_>| RuleOptions {
-            specificity: u8::MAX - charge.options.specificity,
-            ..*charge.options
-        };
+        let reversed =
+            |charge: &Charge<'_>| RuleOptions { specificity: u8::MAX - charge.options.specificity, ..*charge.options };
         let options: Vec<RuleOptions> = set.charges.iter().map(reversed).collect();
         let charges = set.charges.iter().zip(&options);
         let set = ChargeSet::of(charges.map(|(charge, options)| Charge {

@@ -139,12 +139,7 @@ impl Scenario {
             let mean_interval = window.get() / count * 10 / load;
             SimSubject {
                 mean_interval: Nanos::new(mean_interval),
-                routing: rng.pick(&[
-                    Routing::Spread,
-                    Routing::Spread,
-                    Routing::Sticky,
-                    Routing::Rotating,
-                ]),
+                routing: rng.pick(&[Routing::Spread, Routing::Spread, Routing::Sticky, Routing::Rotating]),
                 arrivals: ArrivalPattern::Steady,
             }
         });
@@ -174,11 +169,7 @@ impl Scenario {
         };
         let fault_ends = fault_begins.plus(Nanos::from_millis(lasts));
         // After the clock is set back by seconds, time stands still until the clock has caught up.
-        let longer = if fault == SimFault::FailoverSkewed {
-            5_500
-        } else {
-            0
-        };
+        let longer = if fault == SimFault::FailoverSkewed { 5_500 } else { 0 };
         let recovery = Nanos::new(3 * window.get()).plus(Nanos::from_millis(3_500 + longer));
         let ends = fault_ends.plus(recovery);
         Scenario {
@@ -221,12 +212,7 @@ impl Scenario {
         let (shards, first) = (3, scenario.subjects[0]);
         while scenario.subjects.len() < shards + rng.below(2) as usize {
             scenario.subjects.push(SimSubject {
-                routing: rng.pick(&[
-                    Routing::Spread,
-                    Routing::Spread,
-                    Routing::Sticky,
-                    Routing::Rotating,
-                ]),
+                routing: rng.pick(&[Routing::Spread, Routing::Spread, Routing::Sticky, Routing::Rotating]),
                 ..first
             });
         }
@@ -237,9 +223,7 @@ impl Scenario {
         scenario.ceiling = rng.chance(400).then_some(ceiling);
         let subjects = 0..scenario.subjects.len();
         scenario.counter_shards = subjects.map(|subject| subject % shards).collect();
-        scenario
-            .counter_shards
-            .push(rng.below(shards as u64) as usize);
+        scenario.counter_shards.push(rng.below(shards as u64) as usize);
         scenario.hit_shard = rng.below(shards as u64) as usize;
         scenario.shards = shards;
         scenario
@@ -283,11 +267,7 @@ impl Scenario {
 
     /// The counting mode of a counter.
     pub fn counting(&self, counter: usize) -> Counting {
-        if counter == self.subjects.len() {
-            self.ceiling_counting
-        } else {
-            self.counting
-        }
+        if counter == self.subjects.len() { self.ceiling_counting } else { self.counting }
     }
 
     /// Whether any limit is decided without a call to the store.
@@ -305,10 +285,7 @@ impl Scenario {
     pub fn reaches_all_nodes(&self, counter: usize) -> bool {
         match self.subjects.get(counter) {
             Some(subject) => subject.routing == Routing::Spread,
-            None => self
-                .subjects
-                .iter()
-                .all(|subject| subject.routing == Routing::Spread),
+            None => self.subjects.iter().all(|subject| subject.routing == Routing::Spread),
         }
     }
 }

@@ -22,11 +22,7 @@ pub(crate) async fn run_client(world: World, subject: usize) {
 }
 
 async fn send_requests(world: &World, subject: usize, from: Nanos, to: Nanos) {
-    let SimSubject {
-        mean_interval,
-        arrivals,
-        ..
-    } = world.scenario.subjects[subject];
+    let SimSubject { mean_interval, arrivals, .. } = world.scenario.subjects[subject];
     loop {
         let (wait, burst) = world.sim.with_rng(|rng| {
             let uniform = (rng.below(1 << 32) + 1) as f64 / (1_u64 << 32) as f64;
@@ -74,9 +70,7 @@ impl World {
     /// The nodes that are up.
     fn nodes_up(&self) -> Vec<usize> {
         let nodes = self.nodes.lock();
-        (0..nodes.len())
-            .filter(|node| nodes[*node].is_some())
-            .collect()
+        (0..nodes.len()).filter(|node| nodes[*node].is_some()).collect()
     }
 
     fn route(&self, subject: usize) -> Option<usize> {
@@ -93,11 +87,7 @@ impl World {
                 u64::from(draw.trailing_zeros()).min(up.len().saturating_sub(1) as u64)
             }
         };
-        if up.is_empty() {
-            None
-        } else {
-            Some(up[turn as usize % up.len()])
-        }
+        if up.is_empty() { None } else { Some(up[turn as usize % up.len()]) }
     }
 
     /// The node that receives a subject's next request.
@@ -142,9 +132,7 @@ impl World {
             match decided {
                 Ok(decision) => {
                     let sent_at = (sent, store_time_sent);
-                    world
-                        .record_decision(&decision, sent_at, node, subject)
-                        .await;
+                    world.record_decision(&decision, sent_at, node, subject).await;
                 }
                 Err(error) => world.history.lock().errors.push(error.to_string()),
             }

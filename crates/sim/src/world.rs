@@ -17,8 +17,7 @@ use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
 use crate::history::History;
 use crate::model::{
-    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge, SharedModel,
-    StoreLog, replicate,
+    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge, SharedModel, StoreLog, replicate,
 };
 use crate::permit_clients::{self, NodePermitRenewer};
 use crate::recording::{EventRecorder, sample_counters};
@@ -67,10 +66,7 @@ pub(crate) struct CounterKey {
 pub fn run(scenario: &Scenario, variant: Variant) -> History {
     let world = World::new(scenario, variant);
     if scenario.fault == SimFault::LateStore {
-        world.set_conditions(NetworkConditions {
-            down: true,
-            ..NetworkConditions::HEALTHY
-        });
+        world.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     }
     for node in 0..scenario.nodes {
         world.start(node);
@@ -176,21 +172,10 @@ impl World {
             shards: Mutex::default(),
             cluster: Arc::clone(&self.cluster),
         });
-        let wall = NodeClock {
-            sim: self.sim.clone(),
-            skew,
-        };
+        let wall = NodeClock { sim: self.sim.clone(), skew };
         let store = resilient_shards(shards.clone(), runtime.clone(), settings, watch);
-        let store = ReversedOrder {
-            store,
-            reversed: self.variant == Variant::WideFirst,
-        };
-        let limiter = Limiter::new(
-            store,
-            policy(scenario, self.variant),
-            secret(),
-            Arc::new(wall),
-        );
+        let store = ReversedOrder { store, reversed: self.variant == Variant::WideFirst };
+        let limiter = Limiter::new(store, policy(scenario, self.variant), secret(), Arc::new(wall));
         let sim = self.sim.clone();
         let limiter = Arc::new(limiter.with_id_source(move || {
             let (high, low) = (sim.with_rng(Rng::next_u64), sim.with_rng(Rng::next_u64));
@@ -199,8 +184,7 @@ impl World {
         match scenario.work {
             Work::Checks => {}
             Work::Reservations(_) => {
-                let sweeps =
-                    reservation_clients::run_reservation_sweeps(self.clone(), Arc::clone(&limiter));
+                let sweeps = reservation_clients::run_reservation_sweeps(self.clone(), Arc::clone(&limiter));
                 self.sim.spawn(Some(node), sweeps);
             }
             Work::Permits(permits) => {
@@ -294,10 +278,7 @@ impl World {
     pub(crate) fn set_conditions(&self, conditions: NetworkConditions) {
         self.hit_store().lock().set_conditions(conditions);
         let now = self.sim.now();
-        self.history
-            .lock()
-            .condition_changes
-            .push((now, conditions));
+        self.history.lock().condition_changes.push((now, conditions));
     }
 }
 
@@ -319,10 +300,7 @@ fn new_model(scenario: &Scenario, shard: usize) -> SharedModel {
 
 fn policy(scenario: &Scenario, variant: Variant) -> Policy {
     let text = scenario.rules_for(variant);
-    let file = SourceFile {
-        name: "sim.yaml",
-        text: &text,
-    };
+    let file = SourceFile { name: "sim.yaml", text: &text };
     // A store for several nodes, with the arithmetic of the memory store.
     let rules = parse_with_options(&[file], Capabilities::UNKNOWN);
     Policy::of(rules.expect("scenarios write good rules"))
@@ -336,12 +314,7 @@ fn secret() -> Secret {
 fn counters(scenario: &Scenario) -> Vec<CounterKey> {
     let clock = ManualClock::at(DATE);
     let store = MemoryStore::new(clock.clone());
-    let limiter = Limiter::new(
-        store,
-        policy(scenario, Variant::Shipped),
-        secret(),
-        Arc::new(clock),
-    );
+    let limiter = Limiter::new(store, policy(scenario, Variant::Shipped), secret(), Arc::new(clock));
     let mut counters = Vec::new();
     let mut ceiling = None;
     for subject in 0..scenario.subjects.len() {
@@ -349,10 +322,7 @@ fn counters(scenario: &Scenario) -> Vec<CounterKey> {
         let decision = limiter.check_now(Request::default().with("user", name.as_str()));
         for view in decision.limits() {
             let rule = view.rule.name();
-            let counter = CounterKey {
-                bits: rule.counter(view.subject, view.rate),
-                subject: view.subject,
-            };
+            let counter = CounterKey { bits: rule.counter(view.subject, view.rate), subject: view.subject };
             match rule.as_str() {
                 "ceiling" => ceiling = Some(counter),
                 _ => counters.push(counter),

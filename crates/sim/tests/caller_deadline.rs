@@ -11,26 +11,16 @@ use tidegate_sim::model::NetworkConditions;
 
 /// A store with this one-way latency.
 fn slow(millis: u64) -> NetworkConditions {
-    NetworkConditions {
-        min_latency: MS(millis),
-        ..NetworkConditions::HEALTHY
-    }
+    NetworkConditions { min_latency: MS(millis), ..NetworkConditions::HEALTHY }
 }
 
 fn patient(setup: &ShardedTestbed, shard: usize) -> ShardLimit {
-    let options = RuleOptions {
-        budget: Some(MS(50)),
-        ..RuleOptions::DEFAULT
-    };
+    let options = RuleOptions { budget: Some(MS(50)), ..RuleOptions::DEFAULT };
     setup.with(shard, 10, Role::Enforce, options)
 }
 
 /// Charges `set` for a caller who waits `max_wait`; returns the outcome and the time it took.
-fn charged(
-    setup: &ShardedTestbed,
-    set: ChargeSet<'_>,
-    max_wait: Option<Nanos>,
-) -> (Outcome, Nanos) {
+fn charged(setup: &ShardedTestbed, set: ChargeSet<'_>, max_wait: Option<Nanos>) -> (Outcome, Nanos) {
     let set = ChargeSet { max_wait, ..set };
     let before = setup.sim.now();
     let outcome = setup.charge(&set);

@@ -54,11 +54,7 @@ fn every_node_reports_a_store_clock_step_once() {
                     ClockEvent::Level { .. } => None,
                 });
                 let jumps: Vec<i64> = jumps.collect();
-                assert_eq!(
-                    jumps.len(),
-                    1,
-                    "{fault:?}, seed {seed}, node {node}: {events:?}"
-                );
+                assert_eq!(jumps.len(), 1, "{fault:?}, seed {seed}, node {node}: {events:?}");
                 let wrong = jumps[0] - hours * 3_600 * SECOND;
                 assert!(wrong.abs() < SECOND, "{events:?}");
             }

@@ -7,9 +7,7 @@ use std::sync::Arc;
 
 use conformance::Rig;
 use parking_lot::Mutex;
-use tidegate::resilience::{
-    FallbackStore, ResilienceSettings, ShardObserver, ShardedStore, StoreEvent,
-};
+use tidegate::resilience::{FallbackStore, ResilienceSettings, ShardObserver, ShardedStore, StoreEvent};
 use tidegate_core::algorithms::Precision;
 use tidegate_core::store::{NodeId, ShardId, Store};
 use tidegate_core::units::Nanos;
@@ -42,14 +40,7 @@ impl<S: Store> Rig for Simulated<S> {
 
 fn link(sim: &Sim) -> ModelLink {
     let model = Arc::new(Mutex::new(Model::new(DATE)));
-    ModelLink::new(
-        sim,
-        &model,
-        0,
-        Nanos::ZERO,
-        Variant::Shipped,
-        &Arc::default(),
-    )
+    ModelLink::new(sim, &model, 0, Nanos::ZERO, Variant::Shipped, &Arc::default())
 }
 
 fn bare() -> Simulated<ModelLink> {
@@ -81,10 +72,7 @@ fn sharded() -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
     let cluster = Arc::new(ModelCluster::new(models));
     cluster.assign_all_slots();
     let shards = ModelShards::new(&cluster, link(&sim));
-    let settings = ResilienceSettings {
-        ping_interval: Nanos::from_secs(60),
-        ..ResilienceSettings::default()
-    };
+    let settings = ResilienceSettings { ping_interval: Nanos::from_secs(60), ..ResilienceSettings::default() };
     let store = ShardedStore::new(shards, runtime, NodeId(1), settings, Arc::new(NoShardWatch));
     sim.run_until(Nanos::from_millis(100));
     Simulated { sim, store }

@@ -17,10 +17,7 @@ fn a_stampede_reaches_the_bound_of_lenient_counting() {
         let scenario = Scenario::stampede(seed);
         let history = world::run(&scenario, Variant::Shipped);
         let (over, bound) = overshoot(&scenario, &history, 0);
-        assert!(
-            over <= bound,
-            "seed {seed}: {over} over, the bound is {bound}"
-        );
+        assert!(over <= bound, "seed {seed}: {over} over, the bound is {bound}");
         over * 100 / bound.max(1)
     };
     let peak = (0..12).map(reached).max();
@@ -69,10 +66,7 @@ fn hot(algorithm: Algorithm, seed: u64, load: u64) -> HotCounterRun {
 
 /// The number of these requests that pass if each is charged on arrival, by the documented limit.
 fn ideal(limit: &Limit, records: &[DecisionRecord]) -> u64 {
-    let mut arrivals: Vec<Nanos> = records
-        .iter()
-        .map(|record| record.store_time_sent)
-        .collect();
+    let mut arrivals: Vec<Nanos> = records.iter().map(|record| record.store_time_sent).collect();
     arrivals.sort_unstable();
     let mut state = limit.fresh(arrivals[0]);
     let passes = arrivals.into_iter().filter(|now| {
@@ -89,11 +83,7 @@ fn ideal(limit: &Limit, records: &[DecisionRecord]) -> u64 {
 /// The maximum number of calls per thousand decisions. No lease of a strict window outlives a sub-bucket. At
 /// half load that is few decisions per draw: 34 to 77 calls over the windows of 24 seeds.
 fn max_calls(algorithm: Algorithm, load: u64) -> u64 {
-    if algorithm == Algorithm::SlidingWindowStrict && load == 5 {
-        80
-    } else {
-        50
-    }
+    if algorithm == Algorithm::SlidingWindowStrict && load == 5 { 80 } else { 50 }
 }
 
 #[track_caller]

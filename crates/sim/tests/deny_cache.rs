@@ -6,9 +6,7 @@ use tidegate::clock::ManualClock;
 use tidegate::resilience::DenyCache;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
-use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Outcome, Refund, Role, RuleOptions, Source, Store,
-};
+use tidegate_core::store::{Charge, ChargeSet, Counting, Outcome, Refund, Role, RuleOptions, Source, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::executor::{NodeRuntime, Sim};
@@ -44,10 +42,7 @@ impl DenyCacheTestbed {
             sim,
             clock,
             rule: RuleName::new("denying"),
-            options: RuleOptions {
-                counting,
-                ..RuleOptions::DEFAULT
-            },
+            options: RuleOptions { counting, ..RuleOptions::DEFAULT },
         }
     }
 
@@ -87,10 +82,7 @@ const CACHED: (bool, Source) = (false, Source::DenyCache);
 
 #[test]
 fn a_denial_is_cached_for_as_long_as_it_lasts_and_for_its_cost_and_more() {
-    let (setup, limit) = (
-        DenyCacheTestbed::new(),
-        limit(Algorithm::TokenBucket, 10, MS(1_000)),
-    );
+    let (setup, limit) = (DenyCacheTestbed::new(), limit(Algorithm::TokenBucket, 10, MS(1_000)));
     setup.check(&limit, 9, ADMITTED);
     setup.check(&limit, 4, DENIED); // three more are needed: 300 ms
     setup.check(&limit, 4, CACHED);
@@ -128,20 +120,12 @@ fn retry_after_shrinks_as_time_passes() {
 #[test]
 fn another_limit_and_a_refund_end_a_cached_denial() {
     let hour = Nanos::from_secs(3_600);
-    let (small, large) = (
-        limit(Algorithm::FixedWindow, 2, hour),
-        limit(Algorithm::FixedWindow, 3, hour),
-    );
+    let (small, large) = (limit(Algorithm::FixedWindow, 2, hour), limit(Algorithm::FixedWindow, 3, hour));
     let setup = DenyCacheTestbed::new();
     let charged = setup.check(&small, 2, ADMITTED);
     setup.check(&small, 1, DENIED);
     setup.check(&small, 1, CACHED);
-    let refund = Refund {
-        id: 1,
-        charged_at: charged.at,
-        expires_at: charged.at.plus(hour),
-        set: setup.set(&small, 2),
-    };
+    let refund = Refund { id: 1, charged_at: charged.at, expires_at: charged.at.plus(hour), set: setup.set(&small, 2) };
     let refunded = setup.sim.block_on(setup.cache.refund(&refund));
     refunded.expect("memory replies");
     setup.check(&small, 2, ADMITTED);
@@ -166,15 +150,8 @@ fn a_cached_denial_does_not_deny_requests_that_may_use_more() {
 #[test]
 fn a_cached_denial_does_not_answer_requests_that_may_use_more_of_another_limit() {
     let hour = Nanos::from_secs(3_600);
-    let (tight, all) = (
-        limit(Algorithm::FixedWindow, 1, hour),
-        limit(Algorithm::FixedWindow, 10, hour),
-    );
-    let (low, beside, setup) = (
-        all.with_ceiling(8),
-        RuleName::new("beside"),
-        DenyCacheTestbed::new(),
-    );
+    let (tight, all) = (limit(Algorithm::FixedWindow, 1, hour), limit(Algorithm::FixedWindow, 10, hour));
+    let (low, beside, setup) = (all.with_ceiling(8), RuleName::new("beside"), DenyCacheTestbed::new());
     let charge = |part| {
         let mut set = setup.set(&tight, 1);
         let mut other = setup.set(part, 1).charges.remove(0);
@@ -211,9 +188,7 @@ fn fast() -> Limit {
 #[test]
 fn a_short_denial_is_cached_longer_unless_counting_is_exact() {
     let wait = |outcome: &Outcome| match outcome.readings[0].verdict {
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => wait,
+        Verdict::Deny { retry: Retry::After(wait) } => wait,
         other => panic!("{other:?}"),
     };
     for counting in [Counting::Leased, Counting::Lenient] {

@@ -7,16 +7,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{
-    Charge, ChargeSet, OnStoreLate, Outcome, Role, RuleOptions, Source, Store,
-};
+use tidegate_core::store::{Charge, ChargeSet, OnStoreLate, Outcome, Role, RuleOptions, Source, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
 use tidegate_sim::model::{
-    DecideMode, Lateness, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions,
-    SharedModel,
+    DecideMode, Lateness, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
 };
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
@@ -43,12 +40,7 @@ impl LateNodes {
             let runtime = NodeRuntime::new(&sim, i, Nanos::from_secs(7), DATE);
             let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
             let shards = ModelShards::new(&cluster, link);
-            resilient(
-                shards,
-                runtime,
-                ResilienceSettings::default(),
-                Arc::new(|_| {}),
-            )
+            resilient(shards, runtime, ResilienceSettings::default(), Arc::new(|_| {}))
         };
         let nodes = (0..count).map(node).collect();
         sim.run_until(MS(2_500)); // until the membership is complete
@@ -59,10 +51,7 @@ impl LateNodes {
             nodes,
             rule: RuleName::new("late"),
             limit: Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
-            options: RuleOptions {
-                on_late,
-                ..RuleOptions::DEFAULT
-            },
+            options: RuleOptions { on_late, ..RuleOptions::DEFAULT },
         }
     }
 
@@ -89,9 +78,7 @@ impl LateNodes {
         if units > 0 {
             let mut model = self.model.lock();
             let now = model.time(self.sim.now());
-            let outcome = model
-                .counters
-                .decide(&self.set(units), DecideMode::Charge, now);
+            let outcome = model.counters.decide(&self.set(units), DecideMode::Charge, now);
             assert!(outcome.admitted);
         }
     }
@@ -105,12 +92,7 @@ impl LateNodes {
 
     fn lateness(&self, by: Nanos) {
         self.model.lock().set_conditions(NetworkConditions {
-            lateness: Lateness {
-                per_mille: 1_000,
-                min: by,
-                max: by,
-                node: None,
-            },
+            lateness: Lateness { per_mille: 1_000, min: by, max: by, node: None },
             ..NetworkConditions::HEALTHY
         });
     }
@@ -149,9 +131,7 @@ fn admitted(used: u64, on_late: OnStoreLate, variant: Variant) -> (u64, u64) {
             total += 1;
         }
     }
-    nodes
-        .sim
-        .run_until(nodes.sim.now().plus(Nanos::from_secs(3)));
+    nodes.sim.run_until(nodes.sim.now().plus(Nanos::from_secs(3)));
     (total, nodes.used_units())
 }
 

@@ -11,16 +11,14 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{DecisionKind, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome,
-    Refund, Refunded, Role, RuleOptions, Source, Store,
+    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome, Refund, Refunded,
+    Role, RuleOptions, Source, Store,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{
-    DecideMode, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
-};
+use tidegate_sim::model::{DecideMode, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -47,14 +45,7 @@ impl LayerTestbed {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let (charges_sent, events) = (Arc::default(), Arc::new(Mutex::new(Vec::new())));
-        let link = ModelLink::new(
-            &sim,
-            &model,
-            0,
-            Nanos::ZERO,
-            Variant::Shipped,
-            &charges_sent,
-        );
+        let link = ModelLink::new(&sim, &model, 0, Nanos::ZERO, Variant::Shipped, &charges_sent);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let recorded = Arc::clone(&events);
         let watcher = Arc::new(move |event| {
@@ -115,10 +106,7 @@ impl LayerTestbed {
 }
 
 fn slow(millis: u64) -> NetworkConditions {
-    NetworkConditions {
-        min_latency: MS(millis),
-        ..NetworkConditions::HEALTHY
-    }
+    NetworkConditions { min_latency: MS(millis), ..NetworkConditions::HEALTHY }
 }
 
 /// The node decides at its deadline, and the late reply confirms the admission: nothing is refunded and
@@ -160,10 +148,7 @@ fn a_store_that_is_always_late_still_admits_its_limit() {
 /// For money: nothing is admitted on an old state, and the units that the store charged pay.
 #[test]
 fn a_rule_that_denies_late_requests_admits_what_the_store_charged() {
-    let options = RuleOptions {
-        on_late: OnStoreLate::Deny,
-        ..RuleOptions::DEFAULT
-    };
+    let options = RuleOptions { on_late: OnStoreLate::Deny, ..RuleOptions::DEFAULT };
     let setup = LayerTestbed::new(options, ResilienceSettings::default());
     setup.set_conditions(slow(20));
     let first = setup.charge(1);
@@ -179,10 +164,7 @@ fn a_rule_that_denies_late_requests_admits_what_the_store_charged() {
 #[test]
 fn a_write_back_with_a_late_reply_is_charged_once() {
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    setup.set_conditions(NetworkConditions {
-        down: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     assert_eq!(setup.charge(1).source, Source::Fallback);
     setup.set_conditions(slow(20));
     setup.pass(MS(900));
@@ -194,10 +176,7 @@ fn a_write_back_with_a_late_reply_is_charged_once() {
 fn silence_opens_the_breaker_and_any_reply_closes_it() {
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     setup.events.lock().clear();
-    setup.set_conditions(NetworkConditions {
-        hung: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { hung: true, ..NetworkConditions::HEALTHY });
     setup.pass(MS(900));
     assert_eq!(setup.charge(1).source, Source::Late);
     setup.pass(MS(900));
@@ -218,10 +197,7 @@ fn silence_opens_the_breaker_and_any_reply_closes_it() {
 /// The budget of the rule itself counts.
 #[test]
 fn a_rule_may_wait_longer() {
-    let options = RuleOptions {
-        budget: Some(MS(50)),
-        ..RuleOptions::DEFAULT
-    };
+    let options = RuleOptions { budget: Some(MS(50)), ..RuleOptions::DEFAULT };
     let setup = LayerTestbed::new(options, ResilienceSettings::default());
     setup.set_conditions(slow(20));
     assert_eq!(setup.charge(1).source, Source::Exact);
@@ -233,24 +209,13 @@ fn a_rule_may_wait_longer() {
 fn a_charge_set_waits_as_long_as_its_durable_rule_allows() {
     let waits = |durability, other: Option<Nanos>| {
         let setup = LayerTestbed::new(
-            RuleOptions {
-                budget: Some(MS(50)),
-                durability,
-                ..RuleOptions::DEFAULT
-            },
+            RuleOptions { budget: Some(MS(50)), durability, ..RuleOptions::DEFAULT },
             ResilienceSettings::default(),
         );
         setup.set_conditions(slow(20));
-        let other = RuleOptions {
-            budget: other,
-            ..RuleOptions::DEFAULT
-        };
+        let other = RuleOptions { budget: other, ..RuleOptions::DEFAULT };
         let mut set = setup.set(1);
-        let beside = Charge {
-            subject: Fingerprint::new(7),
-            options: &other,
-            ..set.charges[0].clone()
-        };
+        let beside = Charge { subject: Fingerprint::new(7), options: &other, ..set.charges[0].clone() };
         set.charges.push(beside);
         let outcome = setup.sim.block_on(setup.store.charge(&set));
         outcome.expect("decisions do not fail").source
@@ -262,15 +227,9 @@ fn a_charge_set_waits_as_long_as_its_durable_rule_allows() {
 
 #[test]
 fn requests_beyond_the_bulkhead_are_decided_at_once() {
-    let settings = ResilienceSettings {
-        max_in_flight: 2,
-        ..ResilienceSettings::default()
-    };
+    let settings = ResilienceSettings { max_in_flight: 2, ..ResilienceSettings::default() };
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, settings);
-    setup.set_conditions(NetworkConditions {
-        hung: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { hung: true, ..NetworkConditions::HEALTHY });
     let set = setup.set(1);
     let (first, second) = (setup.store.charge(&set), setup.store.charge(&set));
     let third = async {
@@ -295,26 +254,14 @@ fn requests_beyond_the_bulkhead_are_decided_at_once() {
 
 #[test]
 fn without_the_store_a_rule_with_deny_denies_and_one_with_allow_has_its_whole_limit() {
-    for (on_failure, admitted) in [
-        (OnStoreFailure::Deny, 0),
-        (OnStoreFailure::Local, 8),
-        (OnStoreFailure::Allow, 10),
-    ] {
-        let options = RuleOptions {
-            on_failure,
-            ..RuleOptions::DEFAULT
-        };
+    for (on_failure, admitted) in [(OnStoreFailure::Deny, 0), (OnStoreFailure::Local, 8), (OnStoreFailure::Allow, 10)] {
+        let options = RuleOptions { on_failure, ..RuleOptions::DEFAULT };
         let setup = LayerTestbed::new(options, ResilienceSettings::default());
-        setup.set_conditions(NetworkConditions {
-            down: true,
-            ..NetworkConditions::HEALTHY
-        });
+        setup.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
         let outcomes: Vec<Outcome> = (0..20).map(|_| setup.charge(1)).collect();
         let passed = outcomes.iter().filter(|outcome| outcome.admitted).count();
         assert_eq!(passed, admitted, "{on_failure:?}");
-        let local = outcomes
-            .iter()
-            .all(|outcome| outcome.source == Source::Fallback);
+        let local = outcomes.iter().all(|outcome| outcome.source == Source::Fallback);
         assert!(local, "{on_failure:?}");
     }
 }
@@ -323,16 +270,10 @@ fn without_the_store_a_rule_with_deny_denies_and_one_with_allow_has_its_whole_li
 #[test]
 fn a_rule_that_denies_without_its_store_responds_with_503() {
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
-    setup.set_conditions(NetworkConditions {
-        down: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     let text = "version: 1\nrules:\n  - { name: login, by: user, rate: 5/minute, \
                 on_store_failure: deny }\n";
-    let rules = parse(&[SourceFile {
-        name: "layers.yaml",
-        text,
-    }]);
+    let rules = parse(&[SourceFile { name: "layers.yaml", text }]);
     let policy = Policy::of(rules.expect("valid rules"));
     let secret = Secret::from_bytes(&[7; 16]).expect("a secret");
     let limiter = Limiter::new(setup.store, policy, secret, Arc::new(ManualClock::at(DATE)));
@@ -358,10 +299,7 @@ fn a_rule_that_denies_without_its_store_responds_with_503() {
 fn the_breaker_reports_each_change_once_and_sends_no_request_while_open() {
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     setup.events.lock().clear();
-    setup.set_conditions(NetworkConditions {
-        down: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     for _ in 0..9 {
         setup.charge(1);
     }
@@ -374,10 +312,7 @@ fn the_breaker_reports_each_change_once_and_sends_no_request_while_open() {
     setup.set_conditions(NetworkConditions::HEALTHY);
     setup.pass(Nanos::from_secs(1));
     let events = setup.events.lock().clone();
-    let written_back = StoreEvent::WrittenBack {
-        counters: 1,
-        units: 8,
-    };
+    let written_back = StoreEvent::WrittenBack { counters: 1, units: 8 };
     assert_eq!(events, [opened, StoreEvent::BreakerClosed, written_back]);
     assert_eq!(setup.used_units(), 8);
 }
@@ -387,20 +322,13 @@ fn a_batch_gets_all_replies_with_and_without_the_store() {
     let setup = LayerTestbed::new(RuleOptions::DEFAULT, ResilienceSettings::default());
     let sets = [4, 9, 4].map(|cost| setup.set(cost));
     let decide = || {
-        let results = setup
-            .sim
-            .block_on(setup.store.charge_each(&sets.each_ref()));
-        let outcomes = results
-            .into_iter()
-            .map(|result| result.expect("a decision"));
+        let results = setup.sim.block_on(setup.store.charge_each(&sets.each_ref()));
+        let outcomes = results.into_iter().map(|result| result.expect("a decision"));
         outcomes.map(|o| (o.admitted, o.source)).collect::<Vec<_>>()
     };
     let exact = [true, false, true].map(|admitted| (admitted, Source::Exact));
     assert_eq!(decide(), exact);
-    setup.set_conditions(NetworkConditions {
-        hung: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { hung: true, ..NetworkConditions::HEALTHY });
     let began = setup.sim.now();
     // Two of ten are left, too few to admit on an old state; the denial is cached.
     let late = (false, Source::Late);
@@ -434,12 +362,7 @@ fn admissions_of_an_emptied_store_before_the_loss_is_detected_are_charged() {
         model.flush();
         let now = model.time(setup.sim.now());
         let others = setup.set(1);
-        assert!(
-            model
-                .counters
-                .decide(&others, DecideMode::Charge, now)
-                .admitted
-        );
+        assert!(model.counters.decide(&others, DecideMode::Charge, now).admitted);
     }
     assert_eq!(setup.charge(1).source, Source::Exact);
     setup.pass(MS(300));
@@ -456,12 +379,7 @@ fn an_admission_after_a_refund_is_charged_once() {
     {
         let mut model = setup.model.lock();
         let now = model.time(setup.sim.now());
-        let refund = Refund {
-            id: 1,
-            charged_at: now,
-            expires_at: now.plus(Nanos::from_secs(60)),
-            set: setup.set(4),
-        };
+        let refund = Refund { id: 1, charged_at: now, expires_at: now.plus(Nanos::from_secs(60)), set: setup.set(4) };
         assert_eq!(model.counters.refund(&refund, now), Refunded::Done);
     }
     assert_eq!(setup.charge(1).source, Source::Exact);

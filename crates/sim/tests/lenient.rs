@@ -7,23 +7,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Outcome, Role, RuleOptions, Source, Store,
-};
+use tidegate_core::store::{Charge, ChargeSet, Counting, Outcome, Role, RuleOptions, Source, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{
-    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge,
-};
+use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
-const LENIENT: RuleOptions = RuleOptions {
-    counting: Counting::Lenient,
-    ..RuleOptions::DEFAULT
-};
+const LENIENT: RuleOptions = RuleOptions { counting: Counting::Lenient, ..RuleOptions::DEFAULT };
 
 /// Several nodes and one store.
 struct LenientTestbed {
@@ -44,22 +37,10 @@ impl LenientTestbed {
         let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
         let charges_sent = Arc::<Mutex<Vec<SentCharge>>>::default();
         let node = |number| {
-            let link = ModelLink::new(
-                &sim,
-                &model,
-                number,
-                Nanos::ZERO,
-                Variant::Shipped,
-                &charges_sent,
-            );
+            let link = ModelLink::new(&sim, &model, number, Nanos::ZERO, Variant::Shipped, &charges_sent);
             let shards = ModelShards::new(&cluster, link);
             let runtime = NodeRuntime::new(&sim, number, Nanos::from_secs(7), DATE);
-            resilient(
-                shards,
-                runtime,
-                ResilienceSettings::default(),
-                Arc::new(|_| {}),
-            )
+            resilient(shards, runtime, ResilienceSettings::default(), Arc::new(|_| {}))
         };
         let nodes = (0..nodes).map(node).collect();
         sim.run_until(MS(1_500));
@@ -147,10 +128,7 @@ fn all_nodes_see_an_admission_within_a_hundred_milliseconds() {
     for node in 0..3 {
         setup.charge(node, 1);
     }
-    assert!(
-        setup.charge(0, 97).admitted,
-        "the node knows of no other admission"
-    );
+    assert!(setup.charge(0, 97).admitted, "the node knows of no other admission");
     let deadline = setup.sim.now().plus(MS(100));
     while setup.sim.now() < deadline {
         setup.pass(5);
@@ -198,16 +176,9 @@ fn the_reported_bound_can_be_reached() {
     }
     let over = admitted - 100;
     assert!(over <= bound, "{over} over, the bound is {bound}");
-    assert!(
-        over >= bound * 9 / 10,
-        "{over} over: the bound of {bound} cannot be reached"
-    );
+    assert!(over >= bound * 9 / 10, "{over} over: the bound of {bound} cannot be reached");
     setup.pass(100);
-    assert_eq!(
-        setup.used_units(&setup.rule),
-        200,
-        "debt is kept up to twice the limit"
-    );
+    assert_eq!(setup.used_units(&setup.rule), 200, "debt is kept up to twice the limit");
 }
 
 #[test]
@@ -235,10 +206,7 @@ fn a_denial_by_the_exact_limit_refunds_the_lenient_one() {
     setup.charge_set(0, &setup.both(1, 1));
     let outcome = setup.charge_set(0, &setup.both(10, 100));
     assert!(!outcome.admitted);
-    assert!(
-        setup.charge_set(0, &setup.both(99, 1)).admitted,
-        "only the first request is charged"
-    );
+    assert!(setup.charge_set(0, &setup.both(99, 1)).admitted, "only the first request is charged");
     setup.pass(60);
     assert_eq!(setup.used_units(&setup.rule), 100);
     assert_eq!(setup.used_units(&setup.other), 2);
@@ -252,10 +220,7 @@ fn a_denial_by_the_lenient_limit_charges_no_exact_one() {
     let outcome = setup.charge_set(0, &setup.both(1, 1));
     assert!(!outcome.admitted);
     assert_eq!(outcome.source, Source::Lenient);
-    assert!(
-        outcome.readings[0].verdict.allows(),
-        "the exact limit has room"
-    );
+    assert!(outcome.readings[0].verdict.allows(), "the exact limit has room");
     assert!(!outcome.readings[1].verdict.allows());
     setup.pass(60);
     assert_eq!(setup.used_units(&setup.other), 2);
@@ -266,10 +231,7 @@ fn without_the_store_the_share_decides_and_no_unit_is_lost() {
     let setup = LenientTestbed::new(1, 1_000);
     setup.charge(0, 1);
     assert!(setup.charge(0, 50).admitted);
-    setup.set_conditions(NetworkConditions {
-        down: true,
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     setup.pass(200);
     assert_eq!(setup.charge(0, 1).source, Source::Fallback);
     setup.set_conditions(NetworkConditions::HEALTHY);
@@ -295,10 +257,7 @@ fn draining_waits_for_a_sync_in_flight() {
         let setup = LenientTestbed::new(1, 1_000);
         setup.charge(0, 1);
         setup.charge(0, 30);
-        setup.set_conditions(NetworkConditions {
-            min_latency: MS(2),
-            ..NetworkConditions::HEALTHY
-        });
+        setup.set_conditions(NetworkConditions { min_latency: MS(2), ..NetworkConditions::HEALTHY });
         let then = setup.sim.now().plus(Nanos::new(micros * 1_000));
         setup.sim.run_until(then);
         setup.sim.block_on(setup.nodes[0].drain());
@@ -326,9 +285,6 @@ fn a_view_with_unsynced_units_stops_deciding() {
             _ => (unsynced, last_sync) = (0, setup.sim.now()),
         }
         let waited = setup.sim.now().since(last_sync);
-        assert!(
-            unsynced == 0 || waited <= MS(110),
-            "{unsynced} not synced for {waited}"
-        );
+        assert!(unsynced == 0 || waited <= MS(110), "{unsynced} not synced for {waited}");
     }
 }

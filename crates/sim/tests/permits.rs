@@ -14,18 +14,13 @@ use tidegate::{Acquired, Limiter, Permit, PermitRenewer, Policy, Request, Secret
 use tidegate_core::store::{Source, Store};
 use tidegate_core::units::Nanos;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{
-    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
-};
+use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel};
 use tidegate_sim::{Rng, Variant};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const SECS: fn(u64) -> Nanos = Nanos::from_secs;
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
-const DOWN: NetworkConditions = NetworkConditions {
-    down: true,
-    ..NetworkConditions::HEALTHY
-};
+const DOWN: NetworkConditions = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
 
 type SharedNodeStore = Resilient<ModelShards, NodeRuntime>;
 
@@ -46,12 +41,7 @@ impl PermitTestbed<SharedNodeStore> {
         PermitTestbed::with_settings(1, nodes, max_open, &ResilienceSettings::default())
     }
 
-    fn with_settings(
-        seed: u64,
-        nodes: usize,
-        max_open: u32,
-        settings: &ResilienceSettings,
-    ) -> Self {
+    fn with_settings(seed: u64, nodes: usize, max_open: u32, settings: &ResilienceSettings) -> Self {
         PermitTestbed::with_rules(seed, nodes, &uploads(max_open), settings)
     }
 
@@ -67,43 +57,21 @@ impl PermitTestbed<SharedNodeStore> {
 }
 
 impl<S: Store + 'static> PermitTestbed<S> {
-    fn with(
-        seed: u64,
-        nodes: usize,
-        rules: &str,
-        store: impl Fn(&SharedModel, ModelLink, NodeRuntime) -> S,
-    ) -> Self {
+    fn with(seed: u64, nodes: usize, rules: &str, store: impl Fn(&SharedModel, ModelLink, NodeRuntime) -> S) -> Self {
         let sim = Sim::new(seed);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let nodes = (0..nodes).map(|i| {
-            let link = ModelLink::new(
-                &sim,
-                &model,
-                i,
-                Nanos::ZERO,
-                Variant::Shipped,
-                &Arc::default(),
-            );
+            let link = ModelLink::new(&sim, &model, i, Nanos::ZERO, Variant::Shipped, &Arc::default());
             let runtime = NodeRuntime::new(&sim, i, SECS(7), DATE);
             let store = store(&model, link, runtime.clone());
-            let rules = parse(&[SourceFile {
-                name: "rules.yaml",
-                text: rules,
-            }]);
+            let rules = parse(&[SourceFile { name: "rules.yaml", text: rules }]);
             let policy = Policy::of(rules.expect("valid rules"));
             let secret = Secret::from_bytes(b"0123456789abcdef").expect("a secret");
             let clock = Arc::new(ManualClock::at(DATE));
             let limiter = Arc::new(Limiter::new(store, policy, secret, clock));
-            PermitTestNode {
-                renewer: PermitRenewer::new(Arc::clone(&limiter), runtime),
-                limiter,
-            }
+            PermitTestNode { renewer: PermitRenewer::new(Arc::clone(&limiter), runtime), limiter }
         });
-        PermitTestbed {
-            nodes: nodes.collect(),
-            sim,
-            model,
-        }
+        PermitTestbed { nodes: nodes.collect(), sim, model }
     }
 
     fn pass(&self, span: Nanos) {
@@ -131,15 +99,10 @@ impl<S: Store + 'static> PermitTestbed<S> {
     fn acquires_within(&self, node: usize, span: Nanos) -> bool {
         let mut acquiring = pin!(self.nodes[node].renewer.acquire(ada()));
         let mut waiting = pin!(self.sim.sleep(span));
-        self.sim.block_on(poll_fn(|context| {
-            match (
-                acquiring.as_mut().poll(context),
-                waiting.as_mut().poll(context),
-            ) {
-                (Poll::Ready(_), _) => Poll::Ready(true),
-                (Poll::Pending, Poll::Ready(())) => Poll::Ready(false),
-                (Poll::Pending, Poll::Pending) => Poll::Pending,
-            }
+        self.sim.block_on(poll_fn(|context| match (acquiring.as_mut().poll(context), waiting.as_mut().poll(context)) {
+            (Poll::Ready(_), _) => Poll::Ready(true),
+            (Poll::Pending, Poll::Ready(())) => Poll::Ready(false),
+            (Poll::Pending, Poll::Pending) => Poll::Pending,
         }))
     }
 
@@ -207,17 +170,12 @@ fn the_rates_of_a_permit_wait_for_the_store_as_long_as_the_permit() {
     let setup = PermitTestbed::with_rules(1, 1, rules, &ResilienceSettings::default());
     let limiter = &setup.nodes[0].limiter;
     let round_trip = |millis: u64| {
-        setup.set_conditions(NetworkConditions {
-            min_latency: MS(millis / 2),
-            ..NetworkConditions::HEALTHY
-        });
+        setup.set_conditions(NetworkConditions { min_latency: MS(millis / 2), ..NetworkConditions::HEALTHY });
     };
     let source = || {
         let acquired = setup.sim.block_on(limiter.acquire(ada(), SECS(10)));
         match acquired.expect("a decision") {
-            Acquired::Open {
-                permit, decision, ..
-            } => {
+            Acquired::Open { permit, decision, .. } => {
                 let released = setup.sim.block_on(limiter.release(&permit));
                 released.expect("a reply");
                 decision.source()
@@ -410,10 +368,7 @@ fn a_released_permit_is_never_acquired_again() {
     let times = (3_200..3_700).step_by(20);
     for (late_ms, is_lost) in times.flat_map(|ms| [(ms, false), (ms, true)]) {
         let setup = bare(1);
-        let slow = NetworkConditions {
-            min_latency: MS(50),
-            ..NetworkConditions::HEALTHY
-        };
+        let slow = NetworkConditions { min_latency: MS(50), ..NetworkConditions::HEALTHY };
         let permit = setup.open(0).expect("room");
         if is_lost {
             setup.model.lock().restart_empty();
@@ -428,10 +383,7 @@ fn a_released_permit_is_never_acquired_again() {
     let ticket = setup.acquire_and_abandon(0).expect("room");
     let limiter = &setup.nodes[1].limiter;
     assert!(setup.sim.block_on(limiter.renew(&ticket)).expect("a reply"));
-    setup
-        .sim
-        .block_on(limiter.release(&ticket))
-        .expect("a reply");
+    setup.sim.block_on(limiter.release(&ticket)).expect("a reply");
     assert!(!setup.sim.block_on(limiter.renew(&ticket)).expect("a reply"));
     assert!(setup.open(0).is_some());
 }
@@ -440,10 +392,7 @@ fn a_released_permit_is_never_acquired_again() {
 #[test]
 fn a_far_store_grants_the_whole_limit() {
     let setup = PermitTestbed::new(2, 10);
-    setup.set_conditions(NetworkConditions {
-        min_latency: MS(40),
-        ..NetworkConditions::HEALTHY
-    });
+    setup.set_conditions(NetworkConditions { min_latency: MS(40), ..NetworkConditions::HEALTHY });
     let permits: Vec<_> = (0..30).filter_map(|i| setup.open(i % 2)).collect();
     assert_eq!(permits.len(), 10);
 }
@@ -452,14 +401,8 @@ fn a_far_store_grants_the_whole_limit() {
 /// Checked here at every moment of the round trip.
 #[test]
 fn a_cancelled_acquire_leaves_no_permit_taken() {
-    let patient = ResilienceSettings {
-        budget: SECS(5),
-        ..ResilienceSettings::default()
-    };
-    let slow = NetworkConditions {
-        min_latency: MS(50),
-        ..NetworkConditions::HEALTHY
-    };
+    let patient = ResilienceSettings { budget: SECS(5), ..ResilienceSettings::default() };
+    let slow = NetworkConditions { min_latency: MS(50), ..NetworkConditions::HEALTHY };
     let left = |waited: Nanos| {
         let (bare, whole) = (bare(1), PermitTestbed::with_settings(1, 2, 1, &patient));
         bare.set_conditions(slow);
@@ -478,10 +421,7 @@ fn a_cancelled_acquire_leaves_no_permit_taken() {
 /// Denials during an outage must not fill the node's table of permits.
 #[test]
 fn denials_without_the_store_take_no_table_entry() {
-    let settings = ResilienceSettings {
-        max_mirrored: 50,
-        ..ResilienceSettings::default()
-    };
+    let settings = ResilienceSettings { max_mirrored: 50, ..ResilienceSettings::default() };
     let setup = PermitTestbed::with_settings(1, 1, 10, &settings);
     setup.set_conditions(DOWN);
     setup.pass(SECS(2));
@@ -522,22 +462,15 @@ fn random_schedules_keep_the_bounds_and_free_every_permit() {
 /// granted over the limit; at the end the whole limit is free.
 fn run_random_schedule(seed: u64) {
     const MAX_OPEN: usize = 20;
-    let setup =
-        PermitTestbed::with_settings(seed, 4, MAX_OPEN as u32, &ResilienceSettings::default());
+    let setup = PermitTestbed::with_settings(seed, 4, MAX_OPEN as u32, &ResilienceSettings::default());
     let mut random = Rng::new(seed);
     let mut permits = Vec::new();
     let mut trouble = setup.sim.now();
     for _ in 0..150 {
         match random.below(10) {
             0 => {
-                let hung = NetworkConditions {
-                    hung: true,
-                    ..NetworkConditions::HEALTHY
-                };
-                let lossy = NetworkConditions {
-                    replies_lost: 200,
-                    ..NetworkConditions::HEALTHY
-                };
+                let hung = NetworkConditions { hung: true, ..NetworkConditions::HEALTHY };
+                let lossy = NetworkConditions { replies_lost: 200, ..NetworkConditions::HEALTHY };
                 setup.set_conditions(random.pick(&[DOWN, hung, lossy]));
                 setup.pass(MS(random.below(15_000)));
             }
@@ -569,11 +502,7 @@ fn run_random_schedule(seed: u64) {
     setup.pass(SECS(8));
     let (held, lost_count) = (permits.len(), lost(&permits));
     assert_eq!(lost_count, 0, "seed {seed}: lost although their nodes live");
-    assert_eq!(
-        setup.fill().len(),
-        MAX_OPEN.saturating_sub(held),
-        "seed {seed}"
-    );
+    assert_eq!(setup.fill().len(), MAX_OPEN.saturating_sub(held), "seed {seed}");
     permits.clear();
     setup.pass(SECS(2));
     assert_eq!(setup.fill().len(), MAX_OPEN, "seed {seed}");

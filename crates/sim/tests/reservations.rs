@@ -19,23 +19,10 @@ struct TestReservation<'a> {
     outcome: Outcome,
 }
 
-fn reserve<'a>(
-    setup: &'a ShardedTestbed,
-    limits: &[(&'a ShardLimit, u64)],
-    id: u128,
-) -> TestReservation<'a> {
-    let reserve = Reserve {
-        id,
-        ttl: LASTS,
-        set: setup.set(limits),
-    };
+fn reserve<'a>(setup: &'a ShardedTestbed, limits: &[(&'a ShardLimit, u64)], id: u128) -> TestReservation<'a> {
+    let reserve = Reserve { id, ttl: LASTS, set: setup.set(limits) };
     let outcome = setup.sim.block_on(setup.store.reserve(&reserve));
-    TestReservation {
-        setup,
-        id,
-        limits: limits.to_vec(),
-        outcome: outcome.expect("decisions do not fail"),
-    }
+    TestReservation { setup, id, limits: limits.to_vec(), outcome: outcome.expect("decisions do not fail") }
 }
 
 impl TestReservation<'_> {
@@ -56,10 +43,7 @@ impl TestReservation<'_> {
     }
 }
 
-const DOWN: NetworkConditions = NetworkConditions {
-    down: true,
-    ..NetworkConditions::HEALTHY
-};
+const DOWN: NetworkConditions = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
 
 /// A late reservation for a request that was denied is settled with zero. If it were refunded instead, it
 /// would be refunded once more at its expiry.
@@ -67,13 +51,7 @@ const DOWN: NetworkConditions = NetworkConditions {
 fn a_late_reservation_of_a_denied_request_is_settled_with_zero() {
     let setup = ShardedTestbed::new();
     let own = setup.limit(0, 100, 1);
-    setup.set_conditions(
-        0,
-        NetworkConditions {
-            min_latency: MS(200),
-            ..NetworkConditions::HEALTHY
-        },
-    );
+    setup.set_conditions(0, NetworkConditions { min_latency: MS(200), ..NetworkConditions::HEALTHY });
     let reserved = reserve(&setup, &[(&own, 90)], 1);
     assert_eq!(reserved.outcome.source, Source::Late);
     assert!(!reserved.outcome.admitted, "more than this node's share");
@@ -84,11 +62,7 @@ fn a_late_reservation_of_a_denied_request_is_settled_with_zero() {
     setup.set_conditions(0, NetworkConditions::HEALTHY);
     setup.pass(MS(100));
     reserve(&setup, &[(&own, 1)], 2);
-    assert_eq!(
-        setup.used_units(&own),
-        1,
-        "nothing is refunded at its expiry"
-    );
+    assert_eq!(setup.used_units(&own), 1, "nothing is refunded at its expiry");
 }
 
 /// A reservation that was admitted while its reply was late belongs to this node. The store's own reservation
@@ -97,13 +71,7 @@ fn a_late_reservation_of_a_denied_request_is_settled_with_zero() {
 fn a_late_reservation_of_an_admitted_request_is_charged_once() {
     let setup = ShardedTestbed::new();
     let own = setup.limit(0, 100, 1);
-    setup.set_conditions(
-        0,
-        NetworkConditions {
-            min_latency: MS(200),
-            ..NetworkConditions::HEALTHY
-        },
-    );
+    setup.set_conditions(0, NetworkConditions { min_latency: MS(200), ..NetworkConditions::HEALTHY });
     let reserved = reserve(&setup, &[(&own, 10)], 1);
     assert_eq!(reserved.outcome.source, Source::Late);
     assert_eq!(setup.used_units(&own), 10, "late, but charged");
@@ -115,11 +83,7 @@ fn a_late_reservation_of_an_admitted_request_is_charged_once() {
     assert_eq!(reserved.settle(&[4]), Settled::Already);
     setup.pass(LASTS);
     reserve(&setup, &[(&own, 1)], 2);
-    assert_eq!(
-        setup.used_units(&own),
-        5,
-        "nothing is refunded at its expiry"
-    );
+    assert_eq!(setup.used_units(&own), 5, "nothing is refunded at its expiry");
 }
 
 /// A store in another region: replies are later than a decision waits, and a reservation waits for them.
@@ -127,13 +91,7 @@ fn a_late_reservation_of_an_admitted_request_is_charged_once() {
 fn a_reservation_waits_longer_than_a_decision() {
     let setup = ShardedTestbed::new();
     let own = setup.limit(0, 100, 1);
-    setup.set_conditions(
-        0,
-        NetworkConditions {
-            min_latency: MS(40),
-            ..NetworkConditions::HEALTHY
-        },
-    );
+    setup.set_conditions(0, NetworkConditions { min_latency: MS(40), ..NetworkConditions::HEALTHY });
     for id in 1..=10 {
         let reserved = reserve(&setup, &[(&own, 10)], id);
         assert_eq!(reserved.outcome.source, Source::Exact);
@@ -185,11 +143,8 @@ fn a_reservation_in_the_store_is_settled_after_the_outage() {
     let own = setup.limit(0, 100, 1);
     let reserved = reserve(&setup, &[(&own, 10)], 1);
     assert_eq!(reserved.outcome.source, Source::Exact);
-    let lost = |requests_lost, replies_lost| NetworkConditions {
-        requests_lost,
-        replies_lost,
-        ..NetworkConditions::HEALTHY
-    };
+    let lost =
+        |requests_lost, replies_lost| NetworkConditions { requests_lost, replies_lost, ..NetworkConditions::HEALTHY };
     setup.set_conditions(0, lost(1_000, 0));
     let used = || Used::Known([25].into_iter().collect());
     assert!(reserved.try_settle(used()).is_err());
@@ -213,22 +168,13 @@ fn an_estimate_on_several_shards_is_refunded_and_settled_on_each() {
     assert_eq!(setup.used_units(&narrow), 0, "refunded");
     let reserved = reserve(&setup, &[(&narrow, 40), (&wide, 40)], 2);
     assert!(reserved.outcome.admitted);
-    assert_eq!(
-        (setup.used_units(&narrow), setup.used_units(&wide)),
-        (40, 40)
-    );
+    assert_eq!((setup.used_units(&narrow), setup.used_units(&wide)), (40, 40));
     assert_eq!(reserved.settle(&[30, 45]), Settled::Done);
-    assert_eq!(
-        (setup.used_units(&narrow), setup.used_units(&wide)),
-        (30, 45)
-    );
+    assert_eq!((setup.used_units(&narrow), setup.used_units(&wide)), (30, 45));
     assert_eq!(reserved.settle(&[0, 0]), Settled::Already);
     setup.pass(LASTS);
     reserve(&setup, &[(&narrow, 1), (&wide, 1)], 3);
-    assert_eq!(
-        (setup.used_units(&narrow), setup.used_units(&wide)),
-        (31, 46)
-    );
+    assert_eq!((setup.used_units(&narrow), setup.used_units(&wide)), (31, 46));
 }
 
 /// A denial is cached until this node refunds units.
@@ -240,10 +186,7 @@ fn a_settlement_ends_a_cached_denial() {
     let one = setup.set(&[(&own, 1)]);
     assert_eq!(setup.charge(&one).source, Source::Exact);
     assert_eq!(setup.charge(&one).source, Source::DenyCache);
-    assert_eq!(
-        reserve(&setup, &[(&own, 1)], 2).outcome.source,
-        Source::DenyCache
-    );
+    assert_eq!(reserve(&setup, &[(&own, 1)], 2).outcome.source, Source::DenyCache);
     assert_eq!(reserved.settle(&[9]), Settled::Done);
     let outcome = setup.charge(&one);
     assert!(outcome.admitted && outcome.source == Source::Exact);

@@ -90,18 +90,9 @@ fn a_seed_of_reservations_or_permits_replays() {
         for kind in [ScenarioKind::Reservations, ScenarioKind::Permits] {
             let scenario = kind.scenario(seed);
             let runs = [(); 2].map(|()| world::run(&scenario, Variant::Shipped));
-            assert_eq!(
-                runs[0].reservation_calls, runs[1].reservation_calls,
-                "seed {seed}"
-            );
-            assert_eq!(
-                runs[0].reservation_events, runs[1].reservation_events,
-                "seed {seed}"
-            );
-            assert_eq!(
-                runs[0].permit_sessions, runs[1].permit_sessions,
-                "seed {seed}"
-            );
+            assert_eq!(runs[0].reservation_calls, runs[1].reservation_calls, "seed {seed}");
+            assert_eq!(runs[0].reservation_events, runs[1].reservation_events, "seed {seed}");
+            assert_eq!(runs[0].permit_sessions, runs[1].permit_sessions, "seed {seed}");
             assert_eq!(runs[0].permit_events, runs[1].permit_events, "seed {seed}");
         }
     }

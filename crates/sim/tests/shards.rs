@@ -6,20 +6,12 @@ use std::sync::Arc;
 
 use testbed::{DATE, MS, SHARDS, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
-use tidegate_core::store::{
-    ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store,
-};
+use tidegate_core::store::{ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store};
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
 
-const DOWN: NetworkConditions = NetworkConditions {
-    down: true,
-    ..NetworkConditions::HEALTHY
-};
-const HUNG: NetworkConditions = NetworkConditions {
-    hung: true,
-    ..NetworkConditions::HEALTHY
-};
+const DOWN: NetworkConditions = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
+const HUNG: NetworkConditions = NetworkConditions { hung: true, ..NetworkConditions::HEALTHY };
 
 fn remaining(outcome: &Outcome) -> Vec<u64> {
     let readings = outcome.readings.iter();
@@ -93,12 +85,7 @@ fn a_second_refund_changes_no_shard() {
     let set = setup.set(&[(&own, 1), (&all, 1)]);
     let charged = setup.charge(&set);
     setup.charge(&set);
-    let refund = Refund {
-        id: 7,
-        charged_at: charged.at,
-        expires_at: charged.at.plus(Nanos::from_secs(60)),
-        set,
-    };
+    let refund = Refund { id: 7, charged_at: charged.at, expires_at: charged.at.plus(Nanos::from_secs(60)), set };
     let refunds = [(); 2].map(|()| setup.sim.block_on(setup.store.refund(&refund)));
     let refunds = refunds.map(|refunded| refunded.expect("a reply"));
     assert_eq!(refunds, [Refunded::Done, Refunded::Already]);
@@ -111,21 +98,10 @@ fn a_refund_fails_without_the_store_and_happens_once_with_it() {
     let setup = ShardedTestbed::new();
     let own = setup.limit(0, 10, 1);
     let set = setup.set(&[(&own, 1)]);
-    setup.set_conditions(
-        0,
-        NetworkConditions {
-            down: true,
-            ..NetworkConditions::HEALTHY
-        },
-    );
+    setup.set_conditions(0, NetworkConditions { down: true, ..NetworkConditions::HEALTHY });
     let charged = setup.charge(&set);
     assert_eq!((charged.source, charged.admitted), (Source::Fallback, true));
-    let refund = Refund {
-        id: 7,
-        charged_at: charged.at,
-        expires_at: charged.at.plus(Nanos::from_secs(60)),
-        set,
-    };
+    let refund = Refund { id: 7, charged_at: charged.at, expires_at: charged.at.plus(Nanos::from_secs(60)), set };
     let refund = || setup.sim.block_on(setup.store.refund(&refund));
     assert!(refund().is_err());
     setup.set_conditions(0, NetworkConditions::HEALTHY);
@@ -152,11 +128,7 @@ fn a_hung_shard_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
     assert_eq!(setup.sim.now().since(began), MS(25));
     assert!(outcome.admitted && outcome.source == Source::Late);
     setup.pass(MS(100));
-    assert_eq!(
-        setup.used_units(&all),
-        1,
-        "charged when there was time again"
-    );
+    assert_eq!(setup.used_units(&all), 1, "charged when there was time again");
     let opened = setup.events_of(1).iter().any(is_opening);
     assert!(!opened);
 }
@@ -168,11 +140,7 @@ fn a_shard_is_not_blamed_for_the_latency_of_another() {
     let all = setup.limit(1, 1_000, 0);
     setup.set_conditions(
         0,
-        NetworkConditions {
-            min_latency: Nanos::new(12_350_000),
-            jitter: Nanos::ZERO,
-            ..NetworkConditions::HEALTHY
-        },
+        NetworkConditions { min_latency: Nanos::new(12_350_000), jitter: Nanos::ZERO, ..NetworkConditions::HEALTHY },
     );
     let mut local = 0;
     for _ in 0..30 {
@@ -250,9 +218,7 @@ fn the_results_of_a_batch_are_in_order_across_shards() {
     ];
     let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
     let outcomes = setup.sim.block_on(setup.store.charge_each(&sets));
-    let outcomes = outcomes
-        .into_iter()
-        .map(|result| result.expect("a decision"));
+    let outcomes = outcomes.into_iter().map(|result| result.expect("a decision"));
     let admitted: Vec<bool> = outcomes.map(|outcome| outcome.admitted).collect();
     assert_eq!(admitted, [true, true, false, true, true]);
 }
@@ -276,15 +242,8 @@ fn inspect_and_reset_reach_every_shard() {
 #[test]
 fn a_rule_that_denies_without_its_shard_charges_no_other_shard() {
     let setup = ShardedTestbed::new();
-    let strict = RuleOptions {
-        on_failure: OnStoreFailure::Deny,
-        specificity: 1,
-        ..RuleOptions::DEFAULT
-    };
-    let (own, all) = (
-        setup.with(0, 10, Role::Enforce, strict),
-        setup.limit(1, 10, 0),
-    );
+    let strict = RuleOptions { on_failure: OnStoreFailure::Deny, specificity: 1, ..RuleOptions::DEFAULT };
+    let (own, all) = (setup.with(0, 10, Role::Enforce, strict), setup.limit(1, 10, 0));
     setup.set_conditions(0, DOWN);
     let denied = setup.charge(&setup.set(&[(&own, 1), (&all, 1)]));
     assert!(!denied.admitted && denied.source == Source::Fallback);
@@ -304,10 +263,7 @@ fn remaining_for_good_traffic(narrow: u8, wide: u8) -> (u64, u64) {
         assert!(setup.charge(&setup.set(&[(own, 1)])).admitted);
     }
     let used_up = Arc::new(used_up);
-    let (end, flood) = (
-        setup.sim.now().plus(Nanos::from_secs(4)),
-        Arc::clone(&setup),
-    );
+    let (end, flood) = (setup.sim.now().plus(Nanos::from_secs(4)), Arc::clone(&setup));
     let shared = all.clone();
     setup.sim.spawn(Some(0), async move {
         for i in 0.. {
@@ -338,10 +294,7 @@ fn a_flood_of_denied_requests_leaves_the_shared_limit_to_other_clients() {
     let (requests, admitted) = remaining_for_good_traffic(1, 0);
     assert!(admitted * 100 >= requests * 95, "{admitted} of {requests}");
     let (requests, admitted) = remaining_for_good_traffic(0, 1);
-    assert!(
-        admitted * 100 < requests * 95,
-        "with the widest limit first: {admitted} of {requests}"
-    );
+    assert!(admitted * 100 < requests * 95, "with the widest limit first: {admitted} of {requests}");
 }
 
 /// Without a shard, this node's clock and share decide.

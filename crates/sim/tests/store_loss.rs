@@ -28,11 +28,7 @@ fn admitted_percents(scenario: impl Fn(u64) -> Scenario, routing: Routing, runs:
 #[test]
 fn a_subject_known_to_all_nodes_gets_at_most_the_limit() {
     for fault in [SimFault::Restart, SimFault::KillEmpty, SimFault::Failover] {
-        let percents = admitted_percents(
-            |seed| Scenario::with_fault(seed, fault),
-            Routing::Spread,
-            120,
-        );
+        let percents = admitted_percents(|seed| Scenario::with_fault(seed, fault), Routing::Spread, 120);
         check(&format!("{fault:?}"), &percents);
     }
 }

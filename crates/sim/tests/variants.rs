@@ -50,12 +50,7 @@ fn check_late(variant: Variant, faults: &[SimFault], promise: &str) {
 }
 
 #[track_caller]
-fn check_in(
-    scenario: fn(u64, SimFault) -> Scenario,
-    variant: Variant,
-    faults: &[SimFault],
-    promise: &str,
-) {
+fn check_in(scenario: fn(u64, SimFault) -> Scenario, variant: Variant, faults: &[SimFault], promise: &str) {
     let mut others = Vec::new();
     for seed in 0..SEEDS {
         let fault = faults[seed as usize % faults.len()];
@@ -75,11 +70,7 @@ fn check_in(
 #[test]
 fn a_write_back_that_includes_restored_units() {
     let faults = [SimFault::Kill, SimFault::Hang];
-    check(
-        Variant::WritesBackRestored,
-        &faults,
-        "nothing is charged twice",
-    );
+    check(Variant::WritesBackRestored, &faults, "nothing is charged twice");
 }
 
 #[test]
@@ -91,11 +82,7 @@ fn a_mirror_merged_by_sum() {
 #[test]
 fn a_refund_that_is_retried() {
     let faults = [SimFault::Gray, SimFault::Slow];
-    check(
-        Variant::RetriesRefunds,
-        &faults,
-        "the store admits at most the limit",
-    );
+    check(Variant::RetriesRefunds, &faults, "the store admits at most the limit");
 }
 
 #[test]
@@ -112,11 +99,7 @@ fn a_denial_that_refreshes_its_record() {
 
 #[test]
 fn a_node_that_uses_its_own_clock() {
-    check(
-        Variant::NodeClock,
-        &[SimFault::None],
-        "the store's clock decides",
-    );
+    check(Variant::NodeClock, &[SimFault::None], "the store's clock decides");
 }
 
 #[test]
@@ -133,30 +116,18 @@ fn a_double_charge_when_the_script_is_missing() {
 
 #[test]
 fn an_outage_that_is_never_written_back() {
-    check(
-        Variant::NeverWritesBack,
-        &[SimFault::Kill],
-        "no admission goes uncharged",
-    );
+    check(Variant::NeverWritesBack, &[SimFault::Kill], "no admission goes uncharged");
 }
 
 #[test]
 fn a_mirror_that_is_never_restored() {
     let faults = [SimFault::Restart, SimFault::KillEmpty];
-    check(
-        Variant::NeverRestores,
-        &faults,
-        "no admission goes uncharged",
-    );
+    check(Variant::NeverRestores, &faults, "no admission goes uncharged");
 }
 
 #[test]
 fn nodes_that_assume_that_they_are_alone() {
-    check(
-        Variant::IgnoresPeers,
-        &[SimFault::Kill],
-        "nodes without the store admit at most their shares",
-    );
+    check(Variant::IgnoresPeers, &[SimFault::Kill], "nodes without the store admit at most their shares");
 }
 
 #[test]
@@ -267,11 +238,7 @@ fn a_lease_that_is_refunded_in_full_after_a_while() {
 #[test]
 fn a_lease_that_is_not_remembered() {
     let faults = [SimFault::Restart, SimFault::KillEmpty];
-    check_leased(
-        Variant::ForgetsLeases,
-        &faults,
-        "no admission goes uncharged",
-    );
+    check_leased(Variant::ForgetsLeases, &faults, "no admission goes uncharged");
 }
 
 #[test]
@@ -388,9 +355,5 @@ fn late_nodes_that_assume_that_they_are_alone() {
 #[test]
 fn late_units_that_are_never_written_back() {
     let faults = [SimFault::LateReplies, SimFault::SlowNode, SimFault::Stalls];
-    check_late(
-        Variant::NeverWritesBack,
-        &faults,
-        "no admission goes uncharged",
-    );
+    check_late(Variant::NeverWritesBack, &faults, "no admission goes uncharged");
 }

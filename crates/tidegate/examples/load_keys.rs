@@ -24,11 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let file = tempfile::NamedTempFile::new()?;
     let mut writer = BufWriter::new(file.as_file());
     for n in 0..KEYS {
-        writeln!(
-            writer,
-            "{}",
-            hash_line(&key(n), TIERS[n % 3], &format!("customer {n}"))?
-        )?;
+        writeln!(writer, "{}", hash_line(&key(n), TIERS[n % 3], &format!("customer {n}"))?)?;
     }
     writer.flush()?;
     drop(writer);
@@ -41,33 +37,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         table = KeyTable::read("keys.txt", BufReader::new(File::open(file.path())?), &TIERS)?;
         println!("loaded in {:?}", start.elapsed());
     }
-    println!(
-        "{:.1} bytes per key, names included",
-        table.heap_bytes() as f64 / table.len() as f64
-    );
+    println!("{:.1} bytes per key, names included", table.heap_bytes() as f64 / table.len() as f64);
 
     let start = Instant::now();
     let load = |snapshot: &FileSnapshot| {
-        let reader = snapshot.files()[0]
-            .open()
-            .map_err(|error| error.to_string())?;
-        KeyTable::read("keys.txt", reader, &TIERS)
-            .map(drop)
-            .map_err(|error| error.to_string())
+        let reader = snapshot.files()[0].open().map_err(|error| error.to_string())?;
+        KeyTable::read("keys.txt", reader, &TIERS).map(drop).map_err(|error| error.to_string())
     };
     let watch = Watch::start(Target::keys(file.path()), load, |_| {})?;
-    println!(
-        "first look of a watch in {:?}: {:?}",
-        start.elapsed(),
-        watch.state()
-    );
+    println!("first look of a watch in {:?}: {:?}", start.elapsed(), watch.state());
 
     let digests: Vec<Digest> = (0..KEYS).map(|n| Digest::of(key(n))).collect();
     let start = Instant::now();
-    let found = digests
-        .iter()
-        .filter(|digest| table.get(digest).is_some())
-        .count();
+    let found = digests.iter().filter(|digest| table.get(digest).is_some()).count();
     println!("{found} found, {:?} each", start.elapsed() / KEYS as u32);
     Ok(())
 }

@@ -76,11 +76,7 @@ fn nanos_each(mut work: impl FnMut(u64) -> u64) -> f64 {
 fn speed(algorithm: Algorithm) {
     for keys in [1, 1_000, 1_000_000] {
         // A log of a thousand entries would measure the copying of logs.
-        let count = if algorithm == Algorithm::SlidingLog {
-            10
-        } else {
-            1_000_000
-        };
+        let count = if algorithm == Algorithm::SlidingLog { 10 } else { 1_000_000 };
         let bench = MemoryBench::new(algorithm, count);
         let clock = *bench.store.clock();
         let now = clock.now();
@@ -109,17 +105,11 @@ fn bytes(algorithm: Algorithm, keys: u64) {
             worst = worst.max(each(who));
         }
     }
-    println!(
-        "{algorithm}, {keys} keys: {:.1} bytes each, {worst:.1} at worst",
-        each(keys)
-    );
+    println!("{algorithm}, {keys} keys: {:.1} bytes each, {worst:.1} at worst", each(keys));
     // A second sub-window in use is what makes a strict window need more than its entry.
     let later = now.plus(Nanos::from_secs(360));
     (0..keys).for_each(|who| _ = bench.decide(who, later));
-    println!(
-        "{algorithm}, charged again a while later: {:.1} bytes each",
-        each(keys)
-    );
+    println!("{algorithm}, charged again a while later: {:.1} bytes each", each(keys));
 }
 
 fn main() {

@@ -58,11 +58,7 @@ impl CallgrindServer {
         let folder = tempfile::tempdir().expect("a folder");
         let mut command = if under_callgrind {
             let mut command = Command::new("valgrind");
-            command.args([
-                "--tool=callgrind",
-                "--callgrind-out-file=counts",
-                "redis-server",
-            ]);
+            command.args(["--tool=callgrind", "--callgrind-out-file=counts", "redis-server"]);
             command
         } else {
             Command::new("redis-server")
@@ -72,19 +68,14 @@ impl CallgrindServer {
             .current_dir(folder.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let child = command
-            .spawn()
-            .expect("redis-server and valgrind; scripts/tools installs the first");
+        let child = command.spawn().expect("redis-server and valgrind; scripts/tools installs the first");
         CallgrindServer { child, folder }
     }
 
     fn control(&self, what: &str) {
         let pid = self.child.id().to_string();
         let mut control = Command::new("callgrind_control");
-        control
-            .args([what, &pid])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        control.args([what, &pid]).stdout(Stdio::null()).stderr(Stdio::null());
         control.status().expect("callgrind_control");
     }
 
@@ -93,15 +84,11 @@ impl CallgrindServer {
         self.control("-d");
         std::thread::sleep(Duration::from_millis(500));
         let dumps = std::fs::read_dir(self.folder.path()).expect("a folder");
-        let newest = dumps
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .max_by_key(|path| number_of(path))
-            .expect("a dump");
+        let newest =
+            dumps.filter_map(|entry| Some(entry.ok()?.path())).max_by_key(|path| number_of(path)).expect("a dump");
         let text = std::fs::read_to_string(newest).expect("a dump");
         let total = text.lines().find_map(|line| {
-            let totals = line
-                .strip_prefix("totals: ")
-                .or(line.strip_prefix("summary: "))?;
+            let totals = line.strip_prefix("totals: ").or(line.strip_prefix("summary: "))?;
             totals.trim().parse().ok()
         });
         total.expect("a total")
@@ -128,16 +115,9 @@ struct MeasuredCase {
     limit: Limit,
 }
 
-fn case(
-    name: &'static str,
-    algorithm: Algorithm,
-    count: u64,
-    rules: u8,
-    rates: u8,
-) -> MeasuredCase {
+fn case(name: &'static str, algorithm: Algorithm, count: u64, rules: u8, rates: u8) -> MeasuredCase {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
-    let place =
-        |rule: u8| (0..rates).map(move |rate| (RuleName::new(&format!("rule{rule}")), rate));
+    let place = |rule: u8| (0..rates).map(move |rate| (RuleName::new(&format!("rule{rule}")), rate));
     MeasuredCase {
         name,
         places: (0..rules).flat_map(place).collect(),
@@ -197,11 +177,7 @@ async fn instructions() {
     let client = redis::Client::open(format!("redis://127.0.0.1:{PORT}")).expect("an address");
     let mut direct = client.get_connection().expect("a server");
     let mut load = redis::cmd("SCRIPT");
-    let hash: String = load
-        .arg("LOAD")
-        .arg(TEXTBOOK)
-        .query(&mut direct)
-        .expect("a hash");
+    let hash: String = load.arg("LOAD").arg(TEXTBOOK).query(&mut direct).expect("a hash");
     textbook(&mut direct, &hash, 200);
     server.control("-z");
     textbook(&mut direct, &hash, CALLS);
@@ -214,13 +190,7 @@ async fn instructions() {
         case("token bucket, denied", Algorithm::TokenBucket, 1, 1, 1),
         case("fixed window", Algorithm::FixedWindow, max, 1, 1),
         case("sliding window", Algorithm::SlidingWindow, max / 4, 1, 1),
-        case(
-            "sliding window, strict",
-            Algorithm::SlidingWindowStrict,
-            max,
-            1,
-            1,
-        ),
+        case("sliding window, strict", Algorithm::SlidingWindowStrict, max, 1, 1),
         case("sliding log of 40", Algorithm::SlidingLog, 1_000, 1, 1),
         case("leaky queue", Algorithm::LeakyQueue, max, 1, 1),
         case("four rates of a rule", Algorithm::TokenBucket, max, 1, 4),
@@ -232,22 +202,13 @@ async fn instructions() {
         server.control("-z");
         charge_all(&store, case, (0..CALLS).map(|i| i % SUBJECTS)).await;
         let each = server.instructions() / CALLS as u64;
-        println!(
-            "| {} | {each} | {:.2} |",
-            case.name,
-            each as f64 / base as f64
-        );
+        println!("| {} | {each} | {:.2} |", case.name, each as f64 / base as f64);
     }
 }
 
 fn used_memory(connection: &mut redis::Connection) -> u64 {
-    let info: String = redis::cmd("INFO")
-        .arg("memory")
-        .query(connection)
-        .expect("text");
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix("used_memory:"));
+    let info: String = redis::cmd("INFO").arg("memory").query(connection).expect("text");
+    let line = info.lines().find_map(|line| line.strip_prefix("used_memory:"));
     line.and_then(|bytes| bytes.parse().ok()).expect("a number")
 }
 
@@ -259,10 +220,7 @@ async fn bytes() {
             let _server = CallgrindServer::start(false);
             let store = connect().await;
             let client = redis::Client::open(format!("redis://127.0.0.1:{PORT}"));
-            let mut direct = client
-                .expect("an address")
-                .get_connection()
-                .expect("a server");
+            let mut direct = client.expect("an address").get_connection().expect("a server");
             let case = case("", algorithm, 10, 1, rates);
             charge_all(&store, &case, 0..1_000).await;
             let before = used_memory(&mut direct);

@@ -14,29 +14,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1);
     let name = name.ok_or("usage: rules_file FILE")?;
     let text = std::fs::read_to_string(&name)?;
-    let rules = parse(&[SourceFile {
-        name: &name,
-        text: &text,
-    }])?;
+    let rules = parse(&[SourceFile { name: &name, text: &text }])?;
     let clock = Arc::new(SystemClock::new());
     let store = MemoryStore::new(Arc::clone(&clock));
     let limiter = Limiter::new(store, Policy::of(rules), Secret::random()?, clock);
 
     for _ in 0..2 {
-        let request = Request::default()
-            .with("user", "ada")
-            .with("path", "/hello")
-            .with("method", "GET");
+        let request = Request::default().with("user", "ada").with("path", "/hello").with("method", "GET");
         let decision = limiter.check_now(request);
-        let rule = decision
-            .binding()
-            .map(|limit| limit.rule.name().to_string());
+        let rule = decision.binding().map(|limit| limit.rule.name().to_string());
         let rule = rule.as_deref().unwrap_or("no rule");
-        let verdict = if decision.allowed() {
-            "allowed"
-        } else {
-            "denied"
-        };
+        let verdict = if decision.allowed() { "allowed" } else { "denied" };
         println!("{verdict} by {rule}");
     }
     Ok(())

@@ -7,15 +7,10 @@ fn main() -> Result<(), tidegate::ThrottleError> {
     let logins = Throttle::new(Quota::per_minute(5))?;
     for attempt in 1..=7 {
         match logins.check("alice") {
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => println!(
-                "attempt {attempt}: denied, come back in {:?}",
-                wait.duration()
-            ),
-            Verdict::Deny {
-                retry: Retry::Never,
-            } => println!("attempt {attempt}: denied for good"),
+            Verdict::Deny { retry: Retry::After(wait) } => {
+                println!("attempt {attempt}: denied, come back in {:?}", wait.duration())
+            }
+            Verdict::Deny { retry: Retry::Never } => println!("attempt {attempt}: denied for good"),
             _ => println!("attempt {attempt}: allowed"),
         }
     }

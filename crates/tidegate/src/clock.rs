@@ -41,10 +41,7 @@ pub struct SystemClock {
 impl SystemClock {
     /// Anchors the clock now.
     pub fn new() -> Self {
-        SystemClock {
-            started: Instant::now(),
-            epoch: wall(),
-        }
+        SystemClock { started: Instant::now(), epoch: wall() }
     }
 }
 
@@ -79,9 +76,7 @@ pub struct ManualClock {
 impl ManualClock {
     /// A clock that reads `now`.
     pub fn at(now: Nanos) -> Self {
-        ManualClock {
-            now: Arc::new(AtomicU64::new(now.get())),
-        }
+        ManualClock { now: Arc::new(AtomicU64::new(now.get())) }
     }
 
     /// Moves the clock forward.

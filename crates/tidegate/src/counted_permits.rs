@@ -18,10 +18,7 @@ struct Generation {
 
 impl Generation {
     fn read(word: u64) -> Self {
-        Generation {
-            count: (word >> END_BITS) as u32,
-            end_ms: word & MAX_END,
-        }
+        Generation { count: (word >> END_BITS) as u32, end_ms: word & MAX_END }
     }
 
     fn word(self) -> u64 {
@@ -67,11 +64,7 @@ impl CountedPermits {
     pub(crate) fn add(&mut self, until_ms: u64) {
         let until_ms = until_ms.min(MAX_END);
         let joins_first = self.first.count == 0 || until_ms <= self.first.end_ms;
-        let generation = if joins_first {
-            &mut self.first
-        } else {
-            &mut self.second
-        };
+        let generation = if joins_first { &mut self.first } else { &mut self.second };
         generation.count = (generation.count + 1).min(MAX_COUNT);
         generation.end_ms = generation.end_ms.max(until_ms);
     }

@@ -72,10 +72,9 @@ mod throttle;
 pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
 #[cfg(feature = "rules")]
 pub use limiter::{
-    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage,
-    DEFAULT_PERMIT_TTL, KeyAction, KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterView,
-    MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests, Permit, PermitRenewer, RefundError,
-    Reservation, SettleError, Settlement, Ticket, TicketError,
+    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL, KeyAction,
+    KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterView, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests,
+    Permit, PermitRenewer, RefundError, Reservation, SettleError, Settlement, Ticket, TicketError,
 };
 #[cfg(feature = "rules")]
 pub use policy::{LoadError, Policy, PolicyEvent, PolicyFollower, PolicyOptions};

@@ -18,9 +18,7 @@ mod unit_costs;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::store::{
-    ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set,
-};
+use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
@@ -38,8 +36,7 @@ use crate::stores::memory::MemoryStore;
 
 use self::acquire::placeholder_charge;
 pub use self::acquire::{
-    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage,
-    DEFAULT_PERMIT_TTL,
+    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL,
 };
 pub use self::key_charges::{KeyAction, KeyCharge, KeyFamily};
 pub use self::open_permits::MAX_COUNTED_TICKETS;
@@ -82,10 +79,7 @@ struct Keys {
 
 impl Keys {
     fn of(secret: Secret) -> Self {
-        Keys {
-            fingerprint: secret.fingerprint_key(),
-            secret,
-        }
+        Keys { fingerprint: secret.fingerprint_key(), secret }
     }
 }
 
@@ -193,10 +187,7 @@ impl<S> Limiter<S> {
 
     /// A view of the limiter under the rules in force now.
     pub fn view(&self) -> LimiterView<'_, S> {
-        LimiterView {
-            limiter: self,
-            policy: self.policy.get(),
-        }
+        LimiterView { limiter: self, policy: self.policy.get() }
     }
 }
 
@@ -274,10 +265,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// Decides several requests, each on its own and in order, and returns one result per request. Afterwards
     /// the addresses and keys in `requests` have the form that these rules use. Cancellation is as for
     /// [`LimiterView::check`], for each request.
-    pub async fn check_each<'r>(
-        &'r self,
-        requests: &mut [Request<'r>],
-    ) -> Vec<Result<Decision, StoreError>> {
+    pub async fn check_each<'r>(&'r self, requests: &mut [Request<'r>]) -> Vec<Result<Decision, StoreError>> {
         for request in &mut *requests {
             self.identify(request);
         }
@@ -349,8 +337,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// # Errors
     /// When the store gives no reply.
     pub async fn reset(&self, request: Request<'_>) -> Result<u64, StoreError> {
-        self.reset_where(request, |rule, request| rule.has_own_counter(request))
-            .await
+        self.reset_where(request, |rule, request| rule.has_own_counter(request)).await
     }
 
     /// Resets the same for the rule named `rule` alone, including a counter that other clients share.
@@ -358,8 +345,7 @@ impl<S: Store> LimiterView<'_, S> {
     /// # Errors
     /// When the store gives no reply.
     pub async fn reset_rule(&self, rule: &str, request: Request<'_>) -> Result<u64, StoreError> {
-        self.reset_where(request, |each, _| each.name().as_str() == rule)
-            .await
+        self.reset_where(request, |each, _| each.name().as_str() == rule).await
     }
 
     async fn reset_where(
@@ -370,9 +356,7 @@ impl<S: Store> LimiterView<'_, S> {
         let mut request = request;
         self.identify(&mut request);
         let keys = self.limiter.keys.load_full();
-        let ChargePlan {
-            mut set, origins, ..
-        } = self.plan_every_limit(&keys, &mut request);
+        let ChargePlan { mut set, origins, .. } = self.plan_every_limit(&keys, &mut request);
         let rules = self.policy.rules.rules();
         let charges = set.charges.into_iter().zip(origins);
         let selected = charges.filter(|(_, origin)| {
@@ -422,13 +406,11 @@ impl<S> LimiterView<'_, S> {
         let canon = self.policy.ip_normalizer();
         request.ip = request.ip.map(|ip| canon.client(ip).addr());
         if let (Some(key), Some(keys)) = (request.api_key, &self.policy.keys) {
-            request.api_key = keys
-                .get(&Digest::from_bytes(key.digest))
-                .map(|holder| ApiKey {
-                    digest: key.digest,
-                    tier: Some(holder.tier),
-                    name: Some(holder.name).filter(|name| !name.is_empty()),
-                });
+            request.api_key = keys.get(&Digest::from_bytes(key.digest)).map(|holder| ApiKey {
+                digest: key.digest,
+                tier: Some(holder.tier),
+                name: Some(holder.name).filter(|name| !name.is_empty()),
+            });
             request.unlisted_key = request.api_key.is_none().then_some(key.digest);
         }
     }
@@ -440,14 +422,9 @@ impl<S> LimiterView<'_, S> {
     /// As `plan`, for callers that fingerprint more than once: all fingerprints use one secret.
     fn plan_under(&self, keys: &Keys, request: &Request<'_>, purpose: Purpose) -> ChargePlan<'_> {
         let limiter = self.limiter;
-        engine::plan(
-            &self.policy.rules,
-            limiter.enforcement,
-            &keys.fingerprint,
-            request,
-            purpose,
-            || limiter.clock.now(),
-        )
+        engine::plan(&self.policy.rules, limiter.enforcement, &keys.fingerprint, request, purpose, || {
+            limiter.clock.now()
+        })
     }
 
     fn decision_by_list(&self, listed: ListDecision, client: u64) -> Decision {
@@ -455,12 +432,7 @@ impl<S> LimiterView<'_, S> {
         engine::decide_listed(rules, listed, client, self.limiter.clock.now())
     }
 
-    fn decision_of(
-        &self,
-        plan: &ChargePlan<'_>,
-        outcome: &Outcome,
-        charged: ChargedAs,
-    ) -> Decision {
+    fn decision_of(&self, plan: &ChargePlan<'_>, outcome: &Outcome, charged: ChargedAs) -> Decision {
         engine::decide(Arc::clone(&self.policy.rules), plan, outcome, charged)
     }
 
@@ -473,8 +445,7 @@ impl<S> LimiterView<'_, S> {
     }
 
     fn notify_decided(&self, request: &Request<'_>, decision: &Decision) {
-        self.limiter
-            .notify_observers(&Event::Decided { request, decision });
+        self.limiter.notify_observers(&Event::Decided { request, decision });
     }
 }
 
@@ -511,11 +482,7 @@ impl<C: Clock> Limiter<MemoryStore<C>> {
         let plan = view.plan(&request);
         let decision = match plan.listed {
             Some(listed) => view.decision_by_list(listed, plan.client_hash),
-            None => view.decision_of(
-                &plan,
-                &self.store.charge_now(&plan.set),
-                ChargedAs::IfAdmitted,
-            ),
+            None => view.decision_of(&plan, &self.store.charge_now(&plan.set), ChargedAs::IfAdmitted),
         };
         view.notify_decided(&request, &decision);
         decision

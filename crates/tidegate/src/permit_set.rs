@@ -16,10 +16,7 @@ pub(crate) struct PermitSet<T> {
 
 impl<T> Default for PermitSet<T> {
     fn default() -> Self {
-        PermitSet {
-            by_holder: BTreeMap::new(),
-            by_end: BTreeSet::new(),
-        }
+        PermitSet { by_holder: BTreeMap::new(), by_end: BTreeSet::new() }
     }
 }
 

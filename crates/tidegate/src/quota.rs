@@ -56,37 +56,23 @@ impl Quota {
     /// `count` in any `window`.
     #[must_use]
     pub fn per(count: u64, window: Duration) -> Self {
-        Quota {
-            window: window.into(),
-            ..Self::per_secs(count, 0)
-        }
+        Quota { window: window.into(), ..Self::per_secs(count, 0) }
     }
 
     const fn per_secs(count: u64, secs: u64) -> Self {
-        Quota {
-            count,
-            window: Nanos::from_secs(secs),
-            burst: None,
-            algorithm: None,
-        }
+        Quota { count, window: Nanos::from_secs(secs), burst: None, algorithm: None }
     }
 
     /// The same with a burst: how much may pass at once after a pause.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
-        Quota {
-            burst: Some(burst),
-            ..self
-        }
+        Quota { burst: Some(burst), ..self }
     }
 
     /// The same, counted by this algorithm.
     #[must_use]
     pub const fn algorithm(self, algorithm: Algorithm) -> Self {
-        Quota {
-            algorithm: Some(algorithm),
-            ..self
-        }
+        Quota { algorithm: Some(algorithm), ..self }
     }
 
     pub(crate) fn compile(self) -> Result<Limit, RateError> {
@@ -95,15 +81,8 @@ impl Quota {
             None => Algorithm::SlidingWindow,
         };
         let algorithm = self.algorithm.unwrap_or(default);
-        let spec = Spec {
-            burst: self.burst,
-            ..Spec::new(algorithm, self.count, self.window)
-        };
-        let rate = PerWindow {
-            count: self.count,
-            window: RateWindow::Duration(self.window),
-            burst: self.burst,
-        };
+        let spec = Spec { burst: self.burst, ..Spec::new(algorithm, self.count, self.window) };
+        let rate = PerWindow { count: self.count, window: RateWindow::Duration(self.window), burst: self.burst };
         rate.compile(&spec, Precision::Memory)
     }
 }
@@ -190,9 +169,7 @@ mod tests {
         assert!(text("0/minute").contains("would deny everything"));
         let zero = Quota::per_minute(0).compile().unwrap_err().to_string();
         assert!(zero.contains("would deny everything"), "{zero}");
-        let burst = Quota::per_minute(1)
-            .burst(2)
-            .algorithm(Algorithm::SlidingLog);
+        let burst = Quota::per_minute(1).burst(2).algorithm(Algorithm::SlidingLog);
         let burst = burst.compile().unwrap_err().to_string();
         assert!(burst.contains("keeps no burst"), "{burst}");
     }

@@ -9,9 +9,7 @@
 mod tests;
 
 use smallvec::SmallVec;
-use tidegate_core::store::{
-    Charge, ChargeSet, Refund, Refunded, Role, RuleOptions, RunId, Settle, Used,
-};
+use tidegate_core::store::{Charge, ChargeSet, Refund, Refunded, Role, RuleOptions, RunId, Settle, Used};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_rules::RuleSet;
@@ -56,10 +54,7 @@ pub struct Actual {
 impl Actual {
     /// The actual cost for rules without a unit.
     pub fn cost(cost: u64) -> Self {
-        Actual {
-            cost: Some(cost),
-            costs: Vec::new(),
-        }
+        Actual { cost: Some(cost), costs: Vec::new() }
     }
 
     /// The actual cost for rules that count in `unit`; all other estimates stand.
@@ -217,12 +212,7 @@ impl Receipt {
             }
         }
         match (set.charges.is_empty(), unknown) {
-            (false, _) => Ok(Refund {
-                id: self.id,
-                charged_at: self.charged,
-                expires_at: self.until,
-                set,
-            }),
+            (false, _) => Ok(Refund { id: self.id, charged_at: self.charged, expires_at: self.until, set }),
             (true, true) => Err(Refunded::Unknown),
             (true, false) => Err(Refunded::Lapsed),
         }
@@ -244,9 +234,7 @@ impl Receipt {
         if self.kind == ReceiptKind::Reservation {
             let count = u16::try_from(self.units.len()).expect("a reservation names few units");
             bytes.extend(count.to_be_bytes());
-            self.units
-                .iter()
-                .for_each(|unit| put_name(&mut bytes, unit));
+            self.units.iter().for_each(|unit| put_name(&mut bytes, unit));
         }
         for entry in &self.charges {
             put_name(&mut bytes, &entry.rule);
@@ -262,16 +250,10 @@ impl Receipt {
     }
 
     /// Opens sealed text.
-    pub(crate) fn open(
-        text: &str,
-        kind: ReceiptKind,
-        secret: &Secret,
-    ) -> Result<Self, ReceiptError> {
+    pub(crate) fn open(text: &str, kind: ReceiptKind, secret: &Secret) -> Result<Self, ReceiptError> {
         let bytes = from_hex(text).ok_or(ReceiptError::Forged)?;
         let split = bytes.len().checked_sub(SEAL_LEN);
-        let (payload, seal) = split
-            .map(|at| bytes.split_at(at))
-            .ok_or(ReceiptError::Forged)?;
+        let (payload, seal) = split.map(|at| bytes.split_at(at)).ok_or(ReceiptError::Forged)?;
         if !secret.verifies_seal(payload, seal) {
             return Err(ReceiptError::Forged);
         }
@@ -303,11 +285,7 @@ impl Receipt {
                 tag: u32::from_be_bytes(from.take()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
                 cost: Cost::new(u64::from_be_bytes(from.take()?))?,
-                run: if kind == ReceiptKind::Charge {
-                    RunId::new(u64::from_be_bytes(from.take()?))
-                } else {
-                    None
-                },
+                run: if kind == ReceiptKind::Charge { RunId::new(u64::from_be_bytes(from.take()?)) } else { None },
             });
         }
         Some(receipt)
@@ -336,10 +314,7 @@ fn is_charged(view: &LimitView<'_>) -> bool {
     view.role == Role::Enforce || view.reading.verdict.allows()
 }
 
-fn charges_of(
-    decision: &Decision,
-    run_of: impl Fn(&RuleOptions) -> Option<RunId>,
-) -> Vec<ReceiptCharge> {
+fn charges_of(decision: &Decision, run_of: impl Fn(&RuleOptions) -> Option<RunId>) -> Vec<ReceiptCharge> {
     let charged = decision.limits().filter(is_charged);
     let entries = charged.map(|view| ReceiptCharge {
         rule: view.rule.name().as_str().to_owned(),

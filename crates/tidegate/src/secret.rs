@@ -42,9 +42,7 @@ impl Secret {
     /// The key of every fingerprint.
     pub fn fingerprint_key(&self) -> FingerprintKey {
         let derived = self.derive(b"fingerprint");
-        let (half, _) = derived
-            .split_first_chunk::<16>()
-            .expect("a digest of 32 bytes has 16");
+        let (half, _) = derived.split_first_chunk::<16>().expect("a digest of 32 bytes has 16");
         FingerprintKey::new(*half)
     }
 
@@ -71,30 +69,23 @@ impl Secret {
     #[cfg(feature = "redis")]
     pub(crate) fn check_value(&self) -> String {
         let check = self.derive(b"check");
-        check[..16]
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
+        check[..16].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// A number by which a journal finds out whether this secret made the names of its counters.
     #[cfg(feature = "disk")]
     pub(crate) fn journal_mark(&self) -> u64 {
         let derived = self.derive(b"journal");
-        let (mark, _) = derived
-            .split_first_chunk::<8>()
-            .expect("a digest of 32 bytes has 8");
+        let (mark, _) = derived.split_first_chunk::<8>().expect("a digest of 32 bytes has 8");
         u64::from_be_bytes(*mark)
     }
 
     pub(crate) fn seal(&self, payload: &[u8]) -> [u8; SEAL_LEN] {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.derive(b"receipt"))
-            .expect("an HMAC key may have any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.derive(b"receipt")).expect("an HMAC key may have any length");
         mac.update(payload);
         let tag = mac.finalize().into_bytes();
-        let (half, _) = tag
-            .split_first_chunk::<SEAL_LEN>()
-            .expect("a tag of 32 bytes has 16");
+        let (half, _) = tag.split_first_chunk::<SEAL_LEN>().expect("a tag of 32 bytes has 16");
         *half
     }
 
@@ -142,10 +133,7 @@ mod tests {
 
     #[test]
     fn a_short_secret_is_rejected_and_no_secret_is_printed() {
-        assert_eq!(
-            Secret::from_bytes(b" short\n").unwrap_err(),
-            WeakSecretError { found: 5 }
-        );
+        assert_eq!(Secret::from_bytes(b" short\n").unwrap_err(), WeakSecretError { found: 5 });
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(..)");
     }

@@ -121,8 +121,7 @@ impl<C: Clock> Throttle<C> {
         keys: impl IntoIterator<Item = &'k K>,
     ) -> impl Iterator<Item = Verdict> {
         let now = self.store.clock().now();
-        keys.into_iter()
-            .map(move |key| self.check_at(key.as_ref(), now))
+        keys.into_iter().map(move |key| self.check_at(key.as_ref(), now))
     }
 
     /// Keys that have a counter, including those that have refilled and have not been swept yet.
@@ -147,8 +146,7 @@ impl<C: Clock> Throttle<C> {
         let subject = self.key.fingerprint(key);
         let counter = self.name.counter(subject, 0);
         let charge = || self.charge(subject, Cost::ONE);
-        self.store
-            .verdict_one_at(counter, &self.limit, Cost::ONE, now, charge)
+        self.store.verdict_one_at(counter, &self.limit, Cost::ONE, now, charge)
     }
 
     fn charge_of<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: Cost) -> Charge<'_> {
@@ -193,11 +191,7 @@ impl<C: Clock> Throttle<C> {
     ///
     /// # Errors
     /// At once, if the quota can never hold the cost.
-    pub async fn acquire<K: AsRef<[u8]> + ?Sized>(
-        &self,
-        key: &K,
-        cost: Cost,
-    ) -> Result<(), CostTooLargeError> {
+    pub async fn acquire<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: Cost) -> Result<(), CostTooLargeError> {
         while let Some(wait) = self.wait_of(key, cost)? {
             tokio::time::sleep(wait).await;
         }
@@ -205,18 +199,10 @@ impl<C: Clock> Throttle<C> {
     }
 
     /// Charges `cost`, or returns how long to wait for it.
-    fn wait_of<K: AsRef<[u8]> + ?Sized>(
-        &self,
-        key: &K,
-        cost: Cost,
-    ) -> Result<Option<Duration>, CostTooLargeError> {
+    fn wait_of<K: AsRef<[u8]> + ?Sized>(&self, key: &K, cost: Cost) -> Result<Option<Duration>, CostTooLargeError> {
         match self.spend(key, cost).verdict {
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => Ok(Some(wait.duration())),
-            Verdict::Deny {
-                retry: Retry::Never,
-            } => Err(CostTooLargeError { cost: cost.get() }),
+            Verdict::Deny { retry: Retry::After(wait) } => Ok(Some(wait.duration())),
+            Verdict::Deny { retry: Retry::Never } => Err(CostTooLargeError { cost: cost.get() }),
             _ => Ok(None),
         }
     }

@@ -29,29 +29,21 @@ impl AcquireFixture {
                 Arc::clone(&clock) as _,
             ),
             clock,
-            tokio: tokio::runtime::Builder::new_current_thread()
-                .build()
-                .unwrap(),
+            tokio: tokio::runtime::Builder::new_current_thread().build().unwrap(),
         }
     }
 
     fn acquire(&self, words: &str) -> Acquired {
         let words = words.split(' ').filter_map(|word| word.split_once('='));
-        let request = words.fold(Request::default(), |all, (name, value)| {
-            all.with(name.to_owned(), value.to_owned())
-        });
-        self.tokio
-            .block_on(self.limiter.acquire(request, TTL))
-            .unwrap()
+        let request = words.fold(Request::default(), |all, (name, value)| all.with(name.to_owned(), value.to_owned()));
+        self.tokio.block_on(self.limiter.acquire(request, TTL)).unwrap()
     }
 
     /// Opens a request, or returns the rule that denies it.
     fn open(&self, words: &str) -> Result<Ticket, String> {
         match self.acquire(words) {
             Acquired::Open { permit, .. } => Ok(permit),
-            Acquired::Full(full) => {
-                Err(format!("{} {}/{}", full.rule, full.open, full.max_permits))
-            }
+            Acquired::Full(full) => Err(format!("{} {}/{}", full.rule, full.open, full.max_permits)),
             Acquired::Denied(decision) => Err(format!("{:?}", decision.kind())),
         }
     }
@@ -72,10 +64,7 @@ impl AcquireFixture {
     }
 
     fn change(&self, rules: &str) {
-        let changed = self
-            .limiter
-            .policy()
-            .replace_with(|| Ok::<_, String>(policy(rules)));
+        let changed = self.limiter.policy().replace_with(|| Ok::<_, String>(policy(rules)));
         changed.unwrap();
     }
 
@@ -87,13 +76,7 @@ impl AcquireFixture {
 
 fn policy(rules: &str) -> Policy {
     let text = format!("version: 1\nrules:\n{rules}");
-    Policy::of(
-        parse(&[SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        }])
-        .unwrap(),
-    )
+    Policy::of(parse(&[SourceFile { name: "rules.yaml", text: &text }]).unwrap())
 }
 
 #[test]
@@ -144,9 +127,7 @@ fn a_rule_without_a_rate_replaces_others_only_for_an_acquire() {
            - { name: up, match: { path: /up }, by: user, concurrent: 5, replaces: [all] }",
     );
     let decided = |path: &str| {
-        let request = Request::default()
-            .with("user", "ada")
-            .with("path", path.to_owned());
+        let request = Request::default().with("user", "ada").with("path", path.to_owned());
         fixture.limiter.check_now(request).allowed()
     };
     fixture.check("user=ada path=/up", None);
@@ -167,10 +148,8 @@ fn a_rule_without_a_rate_replaces_others_only_for_an_acquire() {
 
 #[test]
 fn a_shadow_rule_denies_nothing() {
-    for rules in [
-        "  - { name: r, by: user, concurrent: 1, mode: shadow }",
-        "  - { name: r, by: user, concurrent: 1 }",
-    ] {
+    for rules in ["  - { name: r, by: user, concurrent: 1, mode: shadow }", "  - { name: r, by: user, concurrent: 1 }"]
+    {
         let mut fixture = AcquireFixture::new(rules);
         if !rules.contains("shadow") {
             fixture.limiter = fixture.limiter.in_shadow();
@@ -181,28 +160,20 @@ fn a_shadow_rule_denies_nothing() {
         };
         assert_eq!((limits[0].granted, limits[0].open), (false, 1));
         fixture.release(&permit);
-        assert_eq!(
-            fixture.counted(),
-            [("r".into(), 1)],
-            "the first still has its permit"
-        );
+        assert_eq!(fixture.counted(), [("r".into(), 1)], "the first still has its permit");
     }
 }
 
 #[test]
 fn a_full_rule_charges_nothing_and_a_request_denied_by_a_rate_holds_no_permit() {
-    let fixture = AcquireFixture::new(
-        "  - { name: r, by: user, concurrent: 1, rate: 2/hour, algorithm: fixed-window }",
-    );
+    let fixture =
+        AcquireFixture::new("  - { name: r, by: user, concurrent: 1, rate: 2/hour, algorithm: fixed-window }");
     let first = fixture.check("user=ada", None).unwrap();
     for _ in 0..5 {
         fixture.check("user=ada", Some("r 1/1"));
     }
     fixture.release(&first);
-    let Acquired::Open {
-        permit, decision, ..
-    } = fixture.acquire("user=ada")
-    else {
+    let Acquired::Open { permit, decision, .. } = fixture.acquire("user=ada") else {
         panic!("one is left");
     };
     assert_eq!(decision.binding().unwrap().reading.figures.remaining, 0);
@@ -248,11 +219,7 @@ fn a_reset_releases_the_permits_of_one_subject_for_good() {
     fixture.check("user=ada", Some("most 2/2"));
     let ada = Request::default().with("user", "ada");
     let reset = fixture.tokio.block_on(fixture.limiter.view().reset(ada));
-    assert_eq!(
-        reset.unwrap(),
-        3 * 2 + 1,
-        "permits, and the counter of a rate"
-    );
+    assert_eq!(reset.unwrap(), 3 * 2 + 1, "permits, and the counter of a rate");
     let counted = |open: u64| ["most", "both", "found"].map(|rule| (rule.to_owned(), open));
     assert_eq!(fixture.counted(), counted(1));
     for _ in 0..2 {
@@ -287,24 +254,11 @@ fn a_list_opens_without_permits_or_denies() {
     let clock = Arc::new(ManualClock::at(START));
     let text = "version: 1\nallow: [192.0.2.1]\nblock: [192.0.2.2]\n\
                 rules: [{ name: r, by: global, concurrent: 1 }]";
-    let rules = parse(&[SourceFile {
-        name: "rules.yaml",
-        text,
-    }])
-    .unwrap();
-    let limiter = Limiter::new(
-        MemoryStore::new(Arc::clone(&clock)),
-        Policy::of(rules),
-        Secret::random().unwrap(),
-        clock,
-    );
-    let tokio = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
-    let from = |ip: &str| Request {
-        ip: Some(ip.parse().unwrap()),
-        ..Request::default()
-    };
+    let rules = parse(&[SourceFile { name: "rules.yaml", text }]).unwrap();
+    let limiter =
+        Limiter::new(MemoryStore::new(Arc::clone(&clock)), Policy::of(rules), Secret::random().unwrap(), clock);
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
     for _ in 0..3 {
         let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), TTL));
         assert!(matches!(allowed, Ok(Acquired::Open { limits, .. }) if limits.is_empty()));
@@ -360,14 +314,10 @@ fn an_acquire_is_counted_under_one_secret() {
             if let Some(limiter) = limiter.upgrade() {
                 limiter.use_secret(Secret::from_bytes(b"fedcba9876543210").unwrap());
             }
-            drawn
-                .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
-                .into()
+            drawn.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into()
         })
     });
-    let tokio = tokio::runtime::Builder::new_current_thread()
-        .build()
-        .unwrap();
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ada = || Request::default().with("user", "ada");
     for _ in 0..2 {
         let acquired = tokio.block_on(limiter.acquire(ada(), TTL)).unwrap();

@@ -15,8 +15,7 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
 use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    ChargeSet, Epoch, HashSlot, Heartbeat, Outcome, Probe, ShardId, Shards, Source, Store,
-    StoreResult, StoreStatus,
+    ChargeSet, Epoch, HashSlot, Heartbeat, Outcome, Probe, ShardId, Shards, Source, Store, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;

@@ -49,12 +49,7 @@ const TOKENS: &[&[u8]] = &[
     b"unknown",
 ];
 
-fn walk(
-    peer: IpAddr,
-    chain: ForwardingHeader,
-    lines: &[Vec<u8>],
-    trusted: &TrustedProxies,
-) -> ForwardedClient {
+fn walk(peer: IpAddr, chain: ForwardingHeader, lines: &[Vec<u8>], trusted: &TrustedProxies) -> ForwardedClient {
     client(peer, chain, lines.iter().map(Vec::as_slice), trusted)
 }
 
@@ -98,9 +93,6 @@ fn no_header_panics_or_reaches_past_the_entry_of_a_trusted_proxy() {
         true
     };
     let outcome = attack.run(walks, |_| {});
-    assert!(
-        clients_found > attack.inputs / 10,
-        "too wild to test much: {clients_found}"
-    );
+    assert!(clients_found > attack.inputs / 10, "too wild to test much: {clients_found}");
     println!("{outcome:?}, a client {clients_found} times");
 }

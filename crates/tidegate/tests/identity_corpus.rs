@@ -1,9 +1,6 @@
 //! Omitting or inventing an identity never yields more than the stricter bucket.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy sees tests only inside test functions"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
 
 mod common;
 
@@ -37,9 +34,7 @@ fn fixture() -> TestLimiter {
 /// The number of 200 requests that pass when `words(i)` is the identity the i-th one claims.
 fn passes(words: impl Fn(usize) -> String) -> usize {
     let fixture = fixture();
-    (0..200)
-        .filter(|i| fixture.decide(request(&words(*i))).allowed())
-        .count()
+    (0..200).filter(|i| fixture.decide(request(&words(*i))).allowed()).count()
 }
 
 #[test]
@@ -54,18 +49,12 @@ fn claiming_another_identity_yields_no_more_than_the_address_has() {
     let corpus: [(&str, Claim); 9] = [
         ("no key", |_| "ip=192.0.2.1 user=u".into()),
         ("an invented key", |_| "ip=192.0.2.1 key=fake user=u".into()),
-        ("a new key each time", |i| {
-            format!("ip=192.0.2.1 key=fake{i} user=u{i}")
-        }),
-        ("a new user each time", |i| {
-            format!("ip=192.0.2.1 user=u{i}")
-        }),
+        ("a new key each time", |i| format!("ip=192.0.2.1 key=fake{i} user=u{i}")),
+        ("a new user each time", |i| format!("ip=192.0.2.1 user=u{i}")),
         ("no user", |_| "ip=192.0.2.1".into()),
         ("an empty user", |_| "ip=192.0.2.1 user=".into()),
         ("no address", |_| "user=u".into()),
-        ("no address, a new key each time", |i| {
-            format!("key=fake{i} user=u{i}")
-        }),
+        ("no address, a new key each time", |i| format!("key=fake{i} user=u{i}")),
         ("nothing at all", |_| String::new()),
     ];
     for (name, words) in corpus {
@@ -84,12 +73,7 @@ fn addresses_of_one_client_share_a_bucket() {
         // 200 hosts of one /64
         |i| format!("ip=2001:db8::{:x} user=u{i}", i + 1),
         // one IPv4 address, plain and mapped into IPv6
-        |i| {
-            format!(
-                "ip={}192.0.2.1 user=u{i}",
-                if i % 2 == 0 { "" } else { "::ffff:" }
-            )
-        },
+        |i| format!("ip={}192.0.2.1 user=u{i}", if i % 2 == 0 { "" } else { "::ffff:" }),
     ];
     for words in forms {
         assert_eq!(passes(words), 5);

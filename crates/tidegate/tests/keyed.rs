@@ -34,9 +34,7 @@ impl KeyedFixture {
         KeyedFixture::of(|limiter| limiter)
     }
 
-    fn of(
-        changed: impl Fn(Limiter<MemoryStore<ManualClock>>) -> Limiter<MemoryStore<ManualClock>>,
-    ) -> Self {
+    fn of(changed: impl Fn(Limiter<MemoryStore<ManualClock>>) -> Limiter<MemoryStore<ManualClock>>) -> Self {
         let clock = ManualClock::at(START);
         let store = MemoryStore::new(clock.clone());
         let policy = Policy::of(rules("version: 1\nrules: []\n"));
@@ -152,12 +150,7 @@ fn a_batch_is_decided_in_order_with_peeks_between_charges() {
     let (fixture, limit) = (KeyedFixture::new(), bucket(3, 1, 60));
     let quantities = [0, 1, 0, 2, 0, 1];
     let calls: Vec<_> = quantities.map(|q| fixture.keyed("k", &limit, q)).into();
-    let remaining: Vec<_> = fixture
-        .each(&calls)
-        .iter()
-        .map(figures)
-        .map(|t| t.1)
-        .collect();
+    let remaining: Vec<_> = fixture.each(&calls).iter().map(figures).map(|t| t.1).collect();
     assert_eq!(remaining, [3, 2, 2, 0, 0, 0]);
     let others: Vec<String> = (0..100).map(|i| format!("other {i}")).collect();
     let calls: Vec<_> = others.iter().map(|k| fixture.keyed(k, &limit, 1)).collect();
@@ -172,10 +165,7 @@ fn families_and_keys_have_counters_of_their_own() {
     let longer = format!("{long}y");
     for key in ["k", "", &long, &longer] {
         for family in [&fixture.family, &other] {
-            let keyed = KeyCharge {
-                family,
-                ..fixture.keyed(key, &limit, 1)
-            };
+            let keyed = KeyCharge { family, ..fixture.keyed(key, &limit, 1) };
             let results = fixture.each(&[keyed, keyed]);
             assert!(results[0].admitted && !results[1].admitted);
         }

@@ -37,11 +37,7 @@ fn read(text: &[u8]) -> Result<KeyTable, KeyFileError> {
 
 fn corpus() -> Vec<String> {
     let line = |key: &str, tier, name| hash_line(key, tier, name).unwrap();
-    let good = [
-        line("k1", "pro", "Harbour Café"),
-        line("k2", "free", ""),
-        line("k3", "enterprise", "x"),
-    ];
+    let good = [line("k1", "pro", "Harbour Café"), line("k2", "free", ""), line("k3", "enterprise", "x")];
     let bad = [
         format!("tg_{PLANTED} pro"),
         format!("sha256:{PLANTED} pro"),
@@ -74,10 +70,7 @@ fn no_keys_file_panics_takes_long_or_reveals_a_key() {
         Err(error) => {
             let message = error.to_string();
             assert!(!message.contains(PLANTED), "{message}");
-            assert!(
-                !message.contains(['\0', '\u{1b}', '\u{202e}']),
-                "{message:?}"
-            );
+            assert!(!message.contains(['\0', '\u{1b}', '\u{202e}']), "{message:?}");
             false
         }
     };

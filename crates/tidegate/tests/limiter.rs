@@ -45,10 +45,7 @@ rules:
     );
     let decision = fixture.decide(request("user=a"));
     assert_eq!(decision.binding().unwrap().rule.name().as_str(), "tight");
-    let order: Vec<_> = decision
-        .enforced()
-        .map(|v| v.rule.name().to_string())
-        .collect();
+    let order: Vec<_> = decision.enforced().map(|v| v.rule.name().to_string()).collect();
     assert_eq!(order, ["tight", "wide"]);
 }
 
@@ -230,10 +227,7 @@ rules:
     assert!(check("ip", "somebody") && !check("ip", "somebody else"));
     let keyed = |ip: [u8; 4], key: &'static str| {
         let request = Request::default().with("path", "/k").with("api_key", key);
-        let request = Request {
-            ip: Some(ip.into()),
-            ..request
-        };
+        let request = Request { ip: Some(ip.into()), ..request };
         fixture.limiter.check_now(request).allowed()
     };
     assert!(keyed([10, 0, 0, 1], "k1") && keyed([10, 0, 0, 2], "k2"));
@@ -246,14 +240,7 @@ fn a_path_has_one_form_in_rules_and_requests() {
     let fixture = TestLimiter::new(
         "version: 1\nrules: [{ name: login, match: { path: /login/, method: POST }, by: ip, rate: 6/minute, algorithm: fixed-window }]",
     );
-    for path in [
-        "/login",
-        "/login/",
-        "/login/?x=1",
-        "//login",
-        "/a/../login",
-        "/%6cogin",
-    ] {
+    for path in ["/login", "/login/", "/login/?x=1", "//login", "/a/../login", "/%6cogin"] {
         fixture.check(&format!("ip=192.0.2.1 method=post path={path}"), "allow");
     }
     fixture.check("ip=192.0.2.1 method=POST path=/login", "deny login 60s");
@@ -263,12 +250,7 @@ fn a_path_has_one_form_in_rules_and_requests() {
 
 #[test]
 fn waiting_for_retry_after_suffices_and_waiting_less_does_not() {
-    for algorithm in [
-        "fixed-window",
-        "sliding-log",
-        "sliding-window",
-        "sliding-window-strict",
-    ] {
+    for algorithm in ["fixed-window", "sliding-log", "sliding-window", "sliding-window-strict"] {
         let fixture = TestLimiter::new(&format!(
             "version: 1\nrules: [{{ name: r, by: user, rate: 3/minute, algorithm: {algorithm} }}]"
         ));
@@ -285,9 +267,8 @@ fn waiting_for_retry_after_suffices_and_waiting_less_does_not() {
 
 #[test]
 fn a_queue_delays_and_charges_in_order() {
-    let fixture = TestLimiter::new(
-        "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
-    );
+    let fixture =
+        TestLimiter::new("version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]");
     fixture.check("user=a", "allow");
     fixture.check("user=a", "delay 1s");
     fixture.check("user=a", "delay 2s");
@@ -296,9 +277,8 @@ fn a_queue_delays_and_charges_in_order() {
 
 #[test]
 fn a_client_that_cannot_wait_is_denied_with_the_wait_and_not_charged() {
-    let fixture = TestLimiter::new(
-        "version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]",
-    );
+    let fixture =
+        TestLimiter::new("version: 1\nrules: [{ name: q, by: user, rate: 1/second burst 3, algorithm: leaky-queue }]");
     fixture.check("user=a", "allow");
     fixture.check("user=a patience=0", "deny q 1s");
     assert_eq!(fixture.used("user=a", "q"), 1);
@@ -354,10 +334,7 @@ fn a_receipt_refunds_once() {
 /// own.
 #[test]
 fn a_receipt_of_another_run_or_node_is_unknown() {
-    let [before, after] = [
-        TestLimiter::new(THREE_LAYERS),
-        TestLimiter::new(THREE_LAYERS),
-    ];
+    let [before, after] = [TestLimiter::new(THREE_LAYERS), TestLimiter::new(THREE_LAYERS)];
     let decision = before.decide(request("user=a path=/x"));
     let receipt = before.limiter.receipt(&decision).unwrap().unwrap();
     after.check("user=a path=/x", "allow");
@@ -376,11 +353,8 @@ fn a_denial_has_no_receipt() {
 
 #[test]
 fn a_limit_lowered_below_usage_denies_and_a_raised_one_adds_the_difference() {
-    let rules = |rate: &str| {
-        format!(
-            "version: 1\nrules: [{{ name: r, by: user, rate: {rate}, algorithm: fixed-window }}]"
-        )
-    };
+    let rules =
+        |rate: &str| format!("version: 1\nrules: [{{ name: r, by: user, rate: {rate}, algorithm: fixed-window }}]");
     let fixture = TestLimiter::new(&rules("10/hour"));
     for _ in 0..8 {
         fixture.check("user=a", "allow");
@@ -413,10 +387,7 @@ rules:
         fixture.check("user=a", "allow");
         fixture.set_back(7_200);
         let denied = fixture.decide(request("user=a"));
-        assert!(
-            !denied.allowed() && denied.clock_stepped(),
-            "the step is reported"
-        );
+        assert!(!denied.allowed() && denied.clock_stepped(), "the step is reported");
         let again = fixture.decide(request("user=a"));
         assert!(!again.allowed() && !again.clock_stepped(), "once");
         fixture.advance(60_000_000_000);
@@ -426,8 +397,7 @@ rules:
 
 #[test]
 fn a_clock_set_back_a_little_admits_nothing_extra() {
-    let fixture =
-        TestLimiter::new("version: 1\nrules: [{ name: r, by: user, rate: 60/minute burst 2 }]");
+    let fixture = TestLimiter::new("version: 1\nrules: [{ name: r, by: user, rate: 60/minute burst 2 }]");
     fixture.check("user=a", "allow");
     fixture.check("user=a", "allow");
     for _ in 0..10 {
@@ -480,12 +450,7 @@ rules:
 /// A leaked key removed from the keys file counted as no key at all, and its block had no effect.
 #[test]
 fn a_key_blocked_by_its_digest_need_not_be_listed() {
-    let digest = |key| {
-        format!(
-            "{:?}",
-            format!("sha256:{}", hex(Digest::of(key).as_bytes()))
-        )
-    };
+    let digest = |key| format!("{:?}", format!("sha256:{}", hex(Digest::of(key).as_bytes())));
     let text = format!(
         "version: 1
 tiers: [free]
@@ -540,33 +505,19 @@ rules:
     overrides: { 192.0.2.7: 3/hour, vip: 2/hour }
 ",
     );
-    let passes = |words: &str| {
-        (0..9)
-            .filter(|_| fixture.decide(request(words)).allowed())
-            .count()
-    };
+    let passes = |words: &str| (0..9).filter(|_| fixture.decide(request(words)).allowed()).count();
     assert_eq!(passes("ip=192.0.2.7"), 3, "the address itself");
-    assert_eq!(
-        passes("user=192.0.2.7 ip=198.51.100.1"),
-        1,
-        "a user with the name of an address"
-    );
+    assert_eq!(passes("user=192.0.2.7 ip=198.51.100.1"), 1, "a user with the name of an address");
     assert_eq!(passes("user=vip ip=198.51.100.2"), 2);
-    let by_user = TestLimiter::new(
-        "version: 1\nrules: [{ name: r, by: user, rate: 1/hour, overrides: { 192.0.2.7: 3/hour } }]",
-    );
+    let by_user =
+        TestLimiter::new("version: 1\nrules: [{ name: r, by: user, rate: 1/hour, overrides: { 192.0.2.7: 3/hour } }]");
     let anonymous = (0..9).filter(|_| by_user.decide(request("ip=192.0.2.7")).allowed());
-    assert_eq!(
-        anonymous.count(),
-        1,
-        "an address that replaces a missing user"
-    );
+    assert_eq!(anonymous.count(), 1, "an address that replaces a missing user");
 }
 
 #[test]
 fn denied_clients_of_a_shared_limit_retry_at_different_times() {
-    let fixture =
-        TestLimiter::new("version: 1\nrules: [{ name: r, by: global, rate: 1/hour burst 1 }]");
+    let fixture = TestLimiter::new("version: 1\nrules: [{ name: r, by: global, rate: 1/hour burst 1 }]");
     fixture.check("ip=192.0.2.1", "allow");
     let retry_after = |ip: u8| {
         let words = format!("ip=198.51.100.{ip}");
@@ -580,11 +531,7 @@ fn denied_clients_of_a_shared_limit_retry_at_different_times() {
             reservation: None,
         };
         let headers = tidegate::http::headers(&decision, &context);
-        headers["retry-after"]
-            .to_str()
-            .unwrap()
-            .parse::<u64>()
-            .unwrap()
+        headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap()
     };
     let waits: std::collections::BTreeSet<u64> = (0..200).map(retry_after).collect();
     assert!(waits.len() > 20, "{waits:?}");

@@ -45,23 +45,14 @@ impl WatchFixture {
         let states = Arc::new(Mutex::new(Vec::new()));
         let load = {
             let (live, load_calls) = (Arc::clone(&live), Arc::clone(&load_calls));
-            move |snapshot: &FileSnapshot| {
-                live.replace_with(|| read(snapshot, &load_calls)).map(drop)
-            }
+            move |snapshot: &FileSnapshot| live.replace_with(|| read(snapshot, &load_calls)).map(drop)
         };
         let report = {
             let states = Arc::clone(&states);
             move |state: &FileState| states.lock().unwrap().push(state.clone())
         };
         let watch = Watch::start(Target::rules(&path).timing(TIMING), load, report).unwrap();
-        WatchFixture {
-            dir,
-            path,
-            live,
-            load_calls,
-            states,
-            watch,
-        }
+        WatchFixture { dir, path, live, load_calls, states, watch }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -76,13 +67,7 @@ impl WatchFixture {
     fn wait_for_value(&self, want: &str) {
         wait_until(
             || self.in_force() == want && self.watch.state() == FileState::Current,
-            || {
-                format!(
-                    "{want}, got {} and {:?}",
-                    self.in_force(),
-                    self.watch.state()
-                )
-            },
+            || format!("{want}, got {} and {:?}", self.in_force(), self.watch.state()),
         );
     }
 
@@ -90,17 +75,12 @@ impl WatchFixture {
     #[track_caller]
     fn wait_for_stale(&self, reason: &FileError, want: &str) {
         let stale = FileState::Stale(reason.clone());
-        wait_until(
-            || self.watch.state() == stale,
-            || format!("{stale:?}, got {:?}", self.watch.state()),
-        );
+        wait_until(|| self.watch.state() == stale, || format!("{stale:?}, got {:?}", self.watch.state()));
         assert_eq!(self.in_force(), want);
     }
 
     fn vanished(&self) -> FileError {
-        FileError::NotFound {
-            path: self.path.clone(),
-        }
+        FileError::NotFound { path: self.path.clone() }
     }
 }
 
@@ -113,11 +93,7 @@ fn read(snapshot: &FileSnapshot, load_calls: &Mutex<Vec<String>>) -> Result<Stri
     }
     let all = all.join(" ");
     load_calls.lock().unwrap().push(all.clone());
-    if all.ends_with('.') {
-        Ok(all)
-    } else {
-        Err(rejection(&all))
-    }
+    if all.ends_with('.') { Ok(all) } else { Err(rejection(&all)) }
 }
 
 fn rejection(all: &str) -> String {
@@ -125,20 +101,14 @@ fn rejection(all: &str) -> String {
 }
 
 fn rejected(all: &str) -> FileError {
-    FileError::Rejected {
-        reason: rejection(all),
-    }
+    FileError::Rejected { reason: rejection(all) }
 }
 
 #[track_caller]
 fn wait_until(reached: impl Fn() -> bool, wanted: impl Fn() -> String) {
     let start = Instant::now();
     while !reached() {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "waited a minute for {}",
-            wanted()
-        );
+        assert!(start.elapsed() < Duration::from_secs(60), "waited a minute for {}", wanted());
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -163,10 +133,7 @@ fn one_file(dir: &Path) {
 #[test]
 fn the_first_look_is_made_before_the_watch_exists() {
     let watched = WatchFixture::new("r.yaml", one_file);
-    assert_eq!(
-        (watched.in_force().as_str(), watched.watch.state()),
-        ("r.yaml=one.", FileState::Current)
-    );
+    assert_eq!((watched.in_force().as_str(), watched.watch.state()), ("r.yaml=one.", FileState::Current));
     let missing = WatchFixture::new("r.yaml", |_| {});
     assert_eq!(missing.watch.state(), FileState::Stale(missing.vanished()));
 }
@@ -197,10 +164,7 @@ mod links {
     /// As the kubelet does it: a new folder, a link to it renamed over `..data`, the old folder removed. The files that
     /// users name are links through `..data` and never change.
     fn publish(mount: &Path, version: &str, text: &str) {
-        let (folder, old) = (
-            mount.join(format!("..{version}")),
-            fs::read_link(mount.join("..data")),
-        );
+        let (folder, old) = (mount.join(format!("..{version}")), fs::read_link(mount.join("..data")));
         fs::create_dir(&folder).unwrap();
         write(folder.join("r.yaml"), text);
         symlink(format!("..{version}"), mount.join("..data_tmp")).unwrap();
@@ -264,10 +228,7 @@ mod links {
         fs::remove_file(&watched.path).unwrap();
         symlink("r.yaml", &watched.path).unwrap();
         let is_unreadable = |state| matches!(state, FileState::Stale(FileError::Unreadable { .. }));
-        wait_until(
-            || is_unreadable(watched.watch.state()),
-            || "an unreadable file".to_owned(),
-        );
+        wait_until(|| is_unreadable(watched.watch.state()), || "an unreadable file".to_owned());
         assert_eq!(watched.in_force(), "r.yaml=one.");
     }
 }
@@ -279,22 +240,14 @@ fn a_deleted_file_leaves_the_last_good_value_until_it_is_restored() {
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "one.");
     watched.wait_for_value("r.yaml=one.");
-    assert_eq!(
-        watched.load_calls.lock().unwrap().len(),
-        1,
-        "the same contents are not loaded again"
-    );
+    assert_eq!(watched.load_calls.lock().unwrap().len(), 1, "the same contents are not loaded again");
     fs::remove_file(&watched.path).unwrap();
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "two.");
     watched.wait_for_value("r.yaml=two.");
     let [gone, back] = [FileState::Stale(watched.vanished()), FileState::Current];
     let want = [back.clone(), gone.clone(), back.clone(), gone, back];
-    assert_eq!(
-        *watched.states.lock().unwrap(),
-        want,
-        "each change of state is reported once"
-    );
+    assert_eq!(*watched.states.lock().unwrap(), want, "each change of state is reported once");
 }
 
 #[test]
@@ -307,10 +260,7 @@ fn a_deleted_parent_folder_is_followed_when_it_is_restored() {
         fs::remove_dir_all(watched.file("a")).unwrap();
         if n != 1 {
             let wanted = || "a vanished file".to_owned();
-            wait_until(
-                || watched.watch.state() == FileState::Stale(watched.vanished()),
-                wanted,
-            );
+            wait_until(|| watched.watch.state() == FileState::Stale(watched.vanished()), wanted);
         }
         fs::create_dir_all(watched.file("a/b")).unwrap();
         write(&watched.path, &format!("{n}."));
@@ -355,12 +305,7 @@ fn files_are_added_to_and_removed_from_a_folder() {
     watched.wait_for_value("b.yaml=B.");
 
     fs::remove_file(folder.join("b.yaml")).unwrap();
-    watched.wait_for_stale(
-        &FileError::EmptyFolder {
-            path: folder.clone(),
-        },
-        "b.yaml=B.",
-    );
+    watched.wait_for_stale(&FileError::EmptyFolder { path: folder.clone() }, "b.yaml=B.");
     fs::remove_dir_all(&folder).unwrap();
     watched.wait_for_stale(&watched.vanished(), "b.yaml=B.");
     fs::create_dir(&folder).unwrap();
@@ -385,11 +330,7 @@ fn a_file_cut_off_at_any_byte_never_comes_into_force() {
     assert!(watched.live.failure().unwrap().times >= whole.len() as u64);
     write(&watched.path, whole);
     watched.wait_for_value(&format!("r.yaml={whole}"));
-    assert_eq!(
-        watched.live.version(),
-        version,
-        "contents in force are not loaded again"
-    );
+    assert_eq!(watched.live.version(), version, "contents in force are not loaded again");
 }
 
 #[test]
@@ -401,10 +342,7 @@ fn rejected_contents_are_not_loaded_again_until_they_change() {
     watched.wait_for_stale(&watched.vanished(), "r.yaml=one.");
     write(&watched.path, "bad");
     watched.wait_for_stale(&rejected("r.yaml=bad"), "r.yaml=one.");
-    assert_eq!(
-        *watched.load_calls.lock().unwrap(),
-        ["r.yaml=one.", "r.yaml=bad"]
-    );
+    assert_eq!(*watched.load_calls.lock().unwrap(), ["r.yaml=one.", "r.yaml=bad"]);
 }
 
 /// Rejected rules may have become valid for reasons outside the file, such as a keys file that now exists.
@@ -422,18 +360,10 @@ fn rejected_contents_are_loaded_again_on_request() {
     watched.wait_for_value("r.yaml=one.");
     watched.watch.poke();
     drop(watched.watch);
-    assert_eq!(
-        watched.load_calls.lock().unwrap().len(),
-        4,
-        "contents in force are not"
-    );
+    assert_eq!(watched.load_calls.lock().unwrap().len(), 4, "contents in force are not");
     assert_eq!(
         *watched.states.lock().unwrap(),
-        [
-            FileState::Current,
-            FileState::Stale(rejected("r.yaml=bad")),
-            FileState::Current
-        ],
+        [FileState::Current, FileState::Stale(rejected("r.yaml=bad")), FileState::Current],
         "a repeated rejection is reported once"
     );
 }
@@ -446,10 +376,7 @@ fn every_accepted_change_is_reported() {
         watched.wait_for_value(&format!("r.yaml={n}."));
     }
     let reported = || watched.states.lock().unwrap().len();
-    wait_until(
-        || reported() == 4,
-        || format!("four reports, got {}", reported()),
-    );
+    wait_until(|| reported() == 4, || format!("four reports, got {}", reported()));
 }
 
 #[test]
@@ -465,37 +392,20 @@ fn a_handle_neither_keeps_a_watch_alive_nor_needs_it() {
 fn a_reload_loads_unchanged_contents() {
     let watched = WatchFixture::new("r.yaml", one_file);
     watched.watch.reload();
-    wait_until(
-        || watched.live.version() == 3,
-        || "a third version".to_owned(),
-    );
-    assert_eq!(
-        *watched.load_calls.lock().unwrap(),
-        ["r.yaml=one.", "r.yaml=one."]
-    );
+    wait_until(|| watched.live.version() == 3, || "a third version".to_owned());
+    assert_eq!(*watched.load_calls.lock().unwrap(), ["r.yaml=one.", "r.yaml=one."]);
 }
 
 #[test]
 fn a_file_too_large_is_not_read_and_leaves_the_last_good_value() {
     let watched = WatchFixture::new("r.yaml", one_file);
-    fs::File::options()
-        .write(true)
-        .open(&watched.path)
-        .unwrap()
-        .set_len(1 << 40)
-        .unwrap();
-    let reason = FileError::TooLarge {
-        path: watched.path.clone(),
-        bytes: 1 << 40,
-        max_bytes: 16 << 20,
-    };
+    fs::File::options().write(true).open(&watched.path).unwrap().set_len(1 << 40).unwrap();
+    let reason = FileError::TooLarge { path: watched.path.clone(), bytes: 1 << 40, max_bytes: 16 << 20 };
     watched.wait_for_stale(&reason, "r.yaml=one.");
 }
 
 /// Watches a file with a loader that calls `meddle` with its path and the number of the call before it reads.
-fn meddled(
-    meddle: impl Fn(&Path, usize) + Send + 'static,
-) -> (TempDir, Watch, Arc<Mutex<Vec<String>>>) {
+fn meddled(meddle: impl Fn(&Path, usize) + Send + 'static) -> (TempDir, Watch, Arc<Mutex<Vec<String>>>) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("r.yaml");
     write(&path, "one.");
@@ -504,9 +414,7 @@ fn meddled(
     let load = move |snapshot: &FileSnapshot| {
         calls += 1;
         meddle(&file, calls);
-        snapshot.files()[0]
-            .text()
-            .map(|text| seen.lock().unwrap().push(text))
+        snapshot.files()[0].text().map(|text| seen.lock().unwrap().push(text))
     };
     let watch = Watch::start(Target::rules(path).timing(TIMING), load, |_| {}).unwrap();
     (dir, watch, whole)
@@ -531,48 +439,26 @@ fn a_file_that_keeps_changing_is_not_loaded_until_it_is_stable() {
         }
     });
     let path = dir.path().join("r.yaml");
-    assert_eq!(
-        watch.state(),
-        FileState::Stale(FileError::Changing { path })
-    );
-    wait_until(
-        || watch.state() == FileState::Current,
-        || "a stable file".to_owned(),
-    );
+    assert_eq!(watch.state(), FileState::Stale(FileError::Changing { path }));
+    wait_until(|| watch.state() == FileState::Current, || "a stable file".to_owned());
     assert_eq!(*whole.lock().unwrap(), ["xxxxxxx"]);
 }
 
 #[test]
 fn a_loader_that_panics_is_called_again_with_the_next_contents() {
-    let (dir, watch, whole) =
-        meddled(|path, _| assert_ne!(fs::read_to_string(path).unwrap(), "one."));
-    assert!(matches!(
-        watch.state(),
-        FileState::Stale(FileError::Rejected { .. })
-    ));
+    let (dir, watch, whole) = meddled(|path, _| assert_ne!(fs::read_to_string(path).unwrap(), "one."));
+    assert!(matches!(watch.state(), FileState::Stale(FileError::Rejected { .. })));
     write(dir.path().join("r.yaml"), "two.");
-    wait_until(
-        || watch.state() == FileState::Current,
-        || "the next contents".to_owned(),
-    );
+    wait_until(|| watch.state() == FileState::Current, || "the next contents".to_owned());
     assert_eq!(*whole.lock().unwrap(), ["two."]);
 }
 
 #[test]
 fn a_dropped_watch_has_stopped() {
-    let WatchFixture {
-        dir: _dir,
-        watch,
-        live,
-        ..
-    } = WatchFixture::new("r.yaml", one_file);
+    let WatchFixture { dir: _dir, watch, live, .. } = WatchFixture::new("r.yaml", one_file);
     assert_eq!(Arc::strong_count(&live), 2);
     drop(watch);
-    assert_eq!(
-        Arc::strong_count(&live),
-        1,
-        "the thread and its loader are gone"
-    );
+    assert_eq!(Arc::strong_count(&live), 1, "the thread and its loader are gone");
 }
 
 #[test]

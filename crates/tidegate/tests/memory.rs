@@ -20,10 +20,7 @@ struct MemoryRig {
 impl MemoryRig {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        MemoryRig {
-            store: MemoryStore::new(clock.clone()),
-            clock,
-        }
+        MemoryRig { store: MemoryStore::new(clock.clone()), clock }
     }
 }
 

@@ -5,9 +5,7 @@ use std::borrow::Cow;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{
-    Charge, ChargeSet, PermitRequest, Refund, Refunded, Role, RuleOptions, Source,
-};
+use tidegate_core::store::{Charge, ChargeSet, PermitRequest, Refund, Refunded, Role, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -28,11 +26,7 @@ impl FullStore {
 
     fn with(cap: u64, strangers: u64, secs: u64) -> FullStore {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        let full = FullStore {
-            store: MemoryStore::with_cap(clock.clone(), cap),
-            clock,
-            rule: RuleName::new("full"),
-        };
+        let full = FullStore { store: MemoryStore::with_cap(clock.clone(), cap), clock, rule: RuleName::new("full") };
         let limit = limit(Algorithm::TokenBucket, 1, secs);
         for who in 0..strangers {
             full.charge(&limit, who);
@@ -112,16 +106,9 @@ fn a_subject_that_shared_a_counter_does_not_start_afresh_when_there_is_room() {
         assert_eq!(before.1, Source::Overflow);
         full.clock.advance(Nanos::from_secs(30)); // all others have expired
         let later = full.admitted(&limit, who, 8);
-        assert!(
-            before.0 + later.0 <= 5,
-            "{algorithm}: {before:?}, then {later:?}"
-        );
+        assert!(before.0 + later.0 <= 5, "{algorithm}: {before:?}, then {later:?}");
         full.clock.advance(Nanos::from_secs(3 * HOUR));
-        assert_eq!(
-            full.admitted(&limit, who, 8),
-            (5, Source::Exact),
-            "{algorithm}"
-        );
+        assert_eq!(full.admitted(&limit, who, 8), (5, Source::Exact), "{algorithm}");
     }
 }
 
@@ -133,15 +120,8 @@ fn sets_share_counters_like_single_charges() {
     let who = newcomer(&full, &one, &limit);
     let both = ChargeSet::of([charge(&one, &limit, who), charge(&other, &limit, who)]);
     let outcomes: Vec<_> = (0..8).map(|_| full.store.charge_now(&both)).collect();
-    assert!(
-        outcomes
-            .iter()
-            .all(|outcome| outcome.source == Source::Overflow)
-    );
-    assert_eq!(
-        outcomes.iter().filter(|outcome| outcome.admitted).count(),
-        5
-    );
+    assert!(outcomes.iter().all(|outcome| outcome.source == Source::Overflow));
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.admitted).count(), 5);
     let left = full.store.peek_now(&both).readings;
     assert!(left.iter().all(|reading| reading.figures.remaining == 0));
 }
@@ -159,9 +139,7 @@ fn counters_that_cannot_grow_count_too_much_rather_than_too_little() {
             full.clock.advance(Nanos::from_secs(5));
             full.charge(&limit, 7)
         });
-        let passed = outcomes
-            .filter(|outcome| *outcome == (true, Source::Exact))
-            .count();
+        let passed = outcomes.filter(|outcome| *outcome == (true, Source::Exact)).count();
         assert!(passed <= 50, "{algorithm}: {passed} in one window");
         full.clock.advance(Nanos::from_secs(700));
         assert!(full.charge(&limit, 7).0, "{algorithm} reopens");
@@ -180,9 +158,7 @@ fn a_refund_that_cannot_be_remembered_is_not_made() {
         set: set(charge(&full.rule, &limit, 3)),
     };
     let outcomes = (1..2_000).map(|id| full.store.refund_at(&refund(id), full.clock.now()));
-    let lapsed = outcomes
-        .filter(|outcome| *outcome == Refunded::Lapsed)
-        .count();
+    let lapsed = outcomes.filter(|outcome| *outcome == Refunded::Lapsed).count();
     assert!(lapsed > 1_000, "{lapsed} of 2,000");
 }
 
@@ -199,14 +175,8 @@ fn permits_without_room_are_shared_and_released() {
     };
     let now = full.clock.now();
     // All these subjects share one list: their numbers agree in the bits that choose it.
-    let granted: Vec<u64> = (0..3_000)
-        .filter(|who| full.store.acquire_at(&permit(*who, *who), now).granted)
-        .collect();
-    assert!(
-        granted.len() < 2_000,
-        "{} lists of their own",
-        granted.len()
-    );
+    let granted: Vec<u64> = (0..3_000).filter(|who| full.store.acquire_at(&permit(*who, *who), now).granted).collect();
+    assert!(granted.len() < 2_000, "{} lists of their own", granted.len());
     for who in &granted {
         full.store.release_at(&permit(*who, *who), now);
     }
@@ -257,8 +227,7 @@ fn subjects_with_windows_of_their_own_share_one_window_when_they_share_a_counter
         // Subjects of that group none of whose counters finds room.
         let without_room = |subject: &Fingerprint| {
             let each = charges(*subject).charges;
-            each.into_iter()
-                .all(|one| full.store.peek_now(&set(one)).source == Source::Overflow)
+            each.into_iter().all(|one| full.store.peek_now(&set(one)).source == Source::Overflow)
         };
         let subjects = [0, half_hour].map(|phase| {
             let seed = u128::from(group + u64::from(several) + phase);
@@ -292,11 +261,7 @@ fn room(full: &FullStore, rule: &str) -> u64 {
 fn expired_logs_leave_their_room_to_others() {
     let empty = || {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        FullStore {
-            store: MemoryStore::with_cap(clock.clone(), CAP),
-            clock,
-            rule: RuleName::new("logs"),
-        }
+        FullStore { store: MemoryStore::with_cap(clock.clone(), CAP), clock, rule: RuleName::new("logs") }
     };
     let (untouched, flooded) = (empty(), empty());
     let log = limit(Algorithm::SlidingLog, 5, 10);
@@ -320,8 +285,5 @@ fn a_newcomer_to_a_full_store_costs_little_more_than_a_known_subject() {
     let charge_all = |who: std::ops::Range<u64>| who.for_each(|who| _ = full.charge(&limit, who));
     let known = tidegate_fuzz_inputs::work_units(|| charge_all(0..10_000));
     let newcomers = tidegate_fuzz_inputs::work_units(|| charge_all(3_000_000..3_010_000));
-    assert!(
-        newcomers < 10.0 * known,
-        "{known} work units for known subjects, {newcomers} for newcomers"
-    );
+    assert!(newcomers < 10.0 * known, "{known} work units for known subjects, {newcomers} for newcomers");
 }

@@ -35,10 +35,7 @@ fn charge<'a>(rule: &'a RuleName, limit: &'a Limit, who: u64) -> Charge<'a> {
 
 fn resident() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse::<u64>().ok());
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.expect("a count of pages") * 4_096
 }
 
@@ -63,10 +60,7 @@ fn a_flood_of_new_subjects_stays_below_the_cap_and_evicts_no_live_counter() {
         let (passed, source) = passes(who);
         admitted += u64::from(passed);
         shared += u64::from(source == Source::Overflow);
-        assert!(
-            passed || source == Source::Overflow,
-            "a counter of its own is fresh"
-        );
+        assert!(passed || source == Source::Overflow, "a counter of its own is fresh");
         if who % 5_000 == 0 {
             regular_passed += u64::from(passes(regular).0);
             clock.advance(Nanos::from_millis(100));
@@ -78,10 +72,7 @@ fn a_flood_of_new_subjects_stays_below_the_cap_and_evicts_no_live_counter() {
     assert!(resident() < CAP, "{} bytes", resident());
     let (_, source) = passes(spent);
     assert_eq!(source, Source::Exact, "live before the flood and after it");
-    assert_eq!(
-        regular_passed, 5,
-        "one more than five an hour would be one evicted"
-    );
+    assert_eq!(regular_passed, 5, "one more than five an hour would be one evicted");
 
     let stats = store.stats();
     assert_eq!(stats.overflow, shared);

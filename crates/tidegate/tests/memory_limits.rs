@@ -20,11 +20,7 @@ struct MemoryFixture {
 impl MemoryFixture {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        MemoryFixture {
-            store: MemoryStore::new(clock.clone()),
-            clock,
-            rule: RuleName::new("limits"),
-        }
+        MemoryFixture { store: MemoryStore::new(clock.clone()), clock, rule: RuleName::new("limits") }
     }
 
     fn charge<'a>(&'a self, who: u64, limit: &'a Limit, cost: u64) -> Charge<'a> {
@@ -66,18 +62,14 @@ fn limit(algorithm: Algorithm, count: u64) -> Limit {
 #[test]
 fn a_limit_in_use_is_not_forgotten_however_many_others_come() {
     let memory = MemoryFixture::new();
-    let (before, after) = (
-        limit(Algorithm::TokenBucket, 10),
-        limit(Algorithm::TokenBucket, 20),
-    );
+    let (before, after) = (limit(Algorithm::TokenBucket, 10), limit(Algorithm::TokenBucket, 20));
     let (quiet, busy) = (1, 2);
     memory.spend(quiet, &before, 3);
     for other in 100..60_100 {
         memory.spend(other, &limit(Algorithm::FixedWindow, other), 1);
         if other % 10_000 == 0 {
             memory.spend(busy, &before, 1);
-            let others =
-                set(((other - 9_999).max(100)..=other).map(|who| memory.charge(who, &before, 1)));
+            let others = set(((other - 9_999).max(100)..=other).map(|who| memory.charge(who, &before, 1)));
             memory.store.reset_at(&others, memory.clock.now());
             memory.store.sweep(usize::MAX);
         }

@@ -8,8 +8,7 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, CounterState, Limit, Moment, Precision, Spec, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LimitReading, Outcome, Refund, Refunded, Restore, Role,
-    RuleOptions, Source,
+    Charge, ChargeSet, Inspection, LimitReading, Outcome, Refund, Refunded, Restore, Role, RuleOptions, Source,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -58,10 +57,7 @@ impl CounterModel {
 
     fn reading(&self, charge: &Charge<'_>, verdict: Verdict, now: Nanos) -> LimitReading {
         let (state, at) = self.read(charge, now);
-        LimitReading {
-            verdict,
-            figures: charge.limit.figures(&state, at),
-        }
+        LimitReading { verdict, figures: charge.limit.figures(&state, at) }
     }
 
     fn spend(&mut self, charge: &Charge<'_>, force: bool, now: Nanos) -> Verdict {
@@ -77,9 +73,7 @@ impl CounterModel {
     /// Charges one by one, and rolls all of it back if the request is denied.
     fn charge(&mut self, set: &ChargeSet<'_>, verb: ModelVerb, now: Nanos) -> Outcome {
         let touched = set.charges.iter().map(Charge::counter);
-        let before: Vec<_> = touched
-            .map(|id| (id, self.counters.get(&id).cloned()))
-            .collect();
+        let before: Vec<_> = touched.map(|id| (id, self.counters.get(&id).cloned())).collect();
         let force = verb == ModelVerb::Force;
         let mut verdicts = vec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
         let shadow = |charge: &Charge<'_>| charge.role == Role::Shadow;
@@ -103,9 +97,7 @@ impl CounterModel {
         Outcome {
             admitted,
             snapshots: Vec::new(),
-            readings: readings
-                .map(|(c, verdict)| self.reading(c, *verdict, now))
-                .collect(),
+            readings: readings.map(|(c, verdict)| self.reading(c, *verdict, now)).collect(),
             at: now,
             source: Source::Exact,
             clock_stepped: false,
@@ -136,9 +128,7 @@ impl CounterModel {
             let same = |counter: &ModelCounter| counter.limit.tag() == charge.limit.tag();
             if known.is_some_and(|c| same(c) && !self.forgotten(c.fresh_at, now)) {
                 let (mut state, at) = self.read(charge, now);
-                charge
-                    .limit
-                    .refund(&mut state, at, refund.charged_at, charge.cost);
+                charge.limit.refund(&mut state, at, refund.charged_at, charge.cost);
                 self.write(charge, state, at);
             }
         }
@@ -224,9 +214,9 @@ struct ModelRun {
 impl ModelRun {
     fn new(seed: u64) -> Self {
         let spans = [1_500, 40_000, 900_000].map(Nanos::from_millis);
-        let specs = Algorithm::ALL.into_iter().flat_map(|algorithm| {
-            spans.map(|span| Spec::new(algorithm, 3 + span.get() / 300_000_000_000, span))
-        });
+        let specs = Algorithm::ALL
+            .into_iter()
+            .flat_map(|algorithm| spans.map(|span| Spec::new(algorithm, 3 + span.get() / 300_000_000_000, span)));
         let compile = |spec: Spec| Limit::compile(&spec, Precision::Memory).expect("a limit");
         ModelRun {
             rules: [RuleName::new("one"), RuleName::new("two")],
@@ -239,11 +229,7 @@ impl ModelRun {
     /// Draws everything a charge is made of, for [`ModelRun::charge`].
     fn draw(&mut self) -> [u64; 5] {
         self.newest += self.random.below(2);
-        let near = if self.random.below(3) == 0 {
-            50
-        } else {
-            12_000
-        };
+        let near = if self.random.below(3) == 0 { 50 } else { 12_000 };
         let age = self.random.below(near);
         [
             self.newest.saturating_sub(age),
@@ -284,11 +270,7 @@ fn run(seed: u64, steps: u64) {
     let clock = ManualClock::at(began);
     let store = MemoryStore::new(clock.clone());
     let mut world = ModelRun::new(seed);
-    let mut model = CounterModel {
-        began,
-        counters: HashMap::new(),
-        refunds: HashMap::new(),
-    };
+    let mut model = CounterModel { began, counters: HashMap::new(), refunds: HashMap::new() };
     for step in 0..steps {
         clock.advance(Nanos::from_millis(world.random.below(14)));
         let now = clock.now();
@@ -314,19 +296,13 @@ fn run(seed: u64, steps: u64) {
             }
             2 => assert_eq!(store.draw_at(first, now).units, model.draw(first, now)),
             3 => {
-                let restore = Restore {
-                    charge: first.clone(),
-                    state: first.limit.with_used(1 + step % 3, past),
-                };
+                let restore = Restore { charge: first.clone(), state: first.limit.with_used(1 + step % 3, past) };
                 model.restore(&restore, now);
                 assert_eq!(store.restore_at(&[restore], now), Ok(()));
             }
             4 => assert_eq!(
                 store.inspect_at(&set, now),
-                set.charges
-                    .iter()
-                    .map(|c| model.inspect(c, now))
-                    .collect::<Vec<_>>(),
+                set.charges.iter().map(|c| model.inspect(c, now)).collect::<Vec<_>>(),
                 "{seed}:{step}"
             ),
             5 => {
@@ -334,21 +310,9 @@ fn run(seed: u64, steps: u64) {
                 assert_eq!(store.reset_at(&set, now), want, "{seed}:{step}");
             }
             6 => _ = store.sweep(3),
-            7 => assert_eq!(
-                store.force_at(&set, now),
-                model.charge(&set, ModelVerb::Force, now),
-                "{seed}:{step}"
-            ),
-            8 | 9 => assert_eq!(
-                store.peek_at(&set, now),
-                model.charge(&set, ModelVerb::Peek, now),
-                "{seed}:{step}"
-            ),
-            _ => assert_eq!(
-                store.charge_at(&set, now),
-                model.charge(&set, ModelVerb::Charge, now),
-                "{seed}:{step}"
-            ),
+            7 => assert_eq!(store.force_at(&set, now), model.charge(&set, ModelVerb::Force, now), "{seed}:{step}"),
+            8 | 9 => assert_eq!(store.peek_at(&set, now), model.charge(&set, ModelVerb::Peek, now), "{seed}:{step}"),
+            _ => assert_eq!(store.charge_at(&set, now), model.charge(&set, ModelVerb::Charge, now), "{seed}:{step}"),
         }
     }
     let stats = store.stats();
@@ -356,10 +320,7 @@ fn run(seed: u64, steps: u64) {
     assert!(stats.converted > steps / 200, "limits changed: {stats:?}");
     assert!(stats.keys > 8_192, "tables were split: {stats:?}");
     assert!(stats.swept > 1_000, "counters expired: {stats:?}");
-    assert!(
-        (stats.keys as usize) < model.counters.len(),
-        "and were evicted: {stats:?}"
-    );
+    assert!((stats.keys as usize) < model.counters.len(), "and were evicted: {stats:?}");
 }
 
 #[test]

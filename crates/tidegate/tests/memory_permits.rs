@@ -19,11 +19,7 @@ struct PermitFixture {
 impl PermitFixture {
     fn new() -> Self {
         let clock = ManualClock::at(Nanos::from_secs(1_700_000_000));
-        PermitFixture {
-            store: MemoryStore::with_cap(clock.clone(), CAP),
-            clock,
-            rule: RuleName::new("open"),
-        }
+        PermitFixture { store: MemoryStore::with_cap(clock.clone(), CAP), clock, rule: RuleName::new("open") }
     }
 
     fn permit(&self, subject: u64, holder: u64, max_permits: u32) -> PermitRequest<'_> {
@@ -75,9 +71,7 @@ fn permits_of_many_subjects_stay_within_the_cap_and_every_new_subject_gets_one()
     fixture.assert_within_cap();
     assert!(by[0] > 15_000, "{by:?} have a list of their own and share");
     assert!(by[1] > 50_000, "{by:?}");
-    fixture
-        .clock
-        .advance(Nanos::new(2 * TTL.get() + 1_000_000_000));
+    fixture.clock.advance(Nanos::new(2 * TTL.get() + 1_000_000_000));
     while fixture.store.sweep(usize::MAX) > 0 {}
     assert_eq!(fixture.store.stats().keys, 0);
     assert_eq!(fixture.acquire(7, 7, 1).source, Source::Exact, "room again");
@@ -94,10 +88,7 @@ fn permits_of_few_subjects_stay_within_the_cap_and_the_limit() {
         });
         let granted = granted.count();
         assert!(granted <= 10_000, "{granted} of subject {subject}");
-        assert!(
-            subject > 0 || granted == 10_000,
-            "the first has all of its permits"
-        );
+        assert!(subject > 0 || granted == 10_000, "the first has all of its permits");
     }
     fixture.assert_within_cap();
 }
@@ -155,10 +146,6 @@ fn lists_that_grow_and_shrink_leak_no_bytes() {
         (0..3_000).for_each(|n| fixture.release(n % 3, n));
         let stats = fixture.store.stats();
         assert_eq!(stats.keys, 0, "round {round}");
-        assert_eq!(
-            stats.bytes,
-            *begun.get_or_insert(stats.bytes),
-            "round {round}"
-        );
+        assert_eq!(stats.bytes, *begun.get_or_insert(stats.bytes), "round {round}");
     }
 }

@@ -47,8 +47,7 @@ fn together<T: Send>(work: impl Fn(usize) -> T + Sync) -> Vec<T> {
         };
         let threads: Vec<_> = (0..THREADS).map(start).collect();
         let done = threads.into_iter().map(|thread| thread.join());
-        done.map(|done| done.expect("a thread that finished"))
-            .collect()
+        done.map(|done| done.expect("a thread that finished")).collect()
     })
 }
 
@@ -73,9 +72,7 @@ fn each_unit_of_a_fixed_window_is_granted_once() {
         let set = ChargeSet::of([charge(&rule, &limit, 7)]);
         let outcomes = (0..60).map(|_| store.charge_now(&set));
         let admitted = outcomes.filter(|outcome| outcome.admitted);
-        admitted
-            .map(|outcome| outcome.readings[0].figures.remaining)
-            .collect::<Vec<_>>()
+        admitted.map(|outcome| outcome.readings[0].figures.remaining).collect::<Vec<_>>()
     })
     .concat();
     tickets.sort_unstable();
@@ -99,10 +96,7 @@ fn sets_in_any_order_neither_deadlock_nor_lose_a_charge() {
     });
     let all = ChargeSet::of((0..7).map(|s| charge(&rule, &limit, s)));
     let readings = store.peek_now(&all).readings;
-    let spent: u64 = readings
-        .iter()
-        .map(|r| 1_000_000 - r.figures.remaining)
-        .sum();
+    let spent: u64 = readings.iter().map(|r| 1_000_000 - r.figures.remaining).sum();
     assert_eq!(spent, (THREADS * rounds * 3) as u64);
 }
 
@@ -114,10 +108,7 @@ fn threads_that_fill_the_store_concurrently_lose_no_counter() {
         // Neighbours share half of their subjects: each must pass for exactly one of the two.
         let subjects = (0..20_000).map(|i| (number * 10_000 + i) as u128);
         let passes = |subject| {
-            let (reading, _) = store.charge_one_at(
-                &charge(&rule, &limit, subject),
-                Nanos::from_secs(1_700_000_000),
-            );
+            let (reading, _) = store.charge_one_at(&charge(&rule, &limit, subject), Nanos::from_secs(1_700_000_000));
             reading.verdict.allows()
         };
         subjects.filter(|subject| passes(*subject)).count()

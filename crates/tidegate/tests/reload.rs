@@ -100,14 +100,7 @@ fn a_thousand_reloads_under_load_half_of_them_broken() {
                     assert!(decision.allowed());
                     let versions: Vec<_> = decision
                         .limits()
-                        .map(|view| {
-                            view.rule
-                                .name()
-                                .as_str()
-                                .rsplit('-')
-                                .next()
-                                .map(str::to_owned)
-                        })
+                        .map(|view| view.rule.name().as_str().rsplit('-').next().map(str::to_owned))
                         .collect();
                     assert_eq!(versions.len(), 2);
                     assert_eq!(versions[0], versions[1], "two versions in one decision");
@@ -148,11 +141,7 @@ fn a_truncated_file_is_rejected_or_complete() {
         }
     }
     // Only whole rules are accepted: all of them, or a file that ends after the first.
-    assert!(
-        accepted
-            .iter()
-            .any(|(end, rules)| (*end, *rules) == (whole.len(), 2))
-    );
+    assert!(accepted.iter().any(|(end, rules)| (*end, *rules) == (whole.len(), 2)));
     for (end, _) in accepted {
         let text = whole[..end].trim_end();
         assert!(text.ends_with('}'), "accepted: {text}");
@@ -162,10 +151,7 @@ fn a_truncated_file_is_rejected_or_complete() {
 #[test]
 fn an_added_key_is_in_force_without_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let (rules, keys) = (
-        folder.path().join("rules.yaml"),
-        folder.path().join("keys.txt"),
-    );
+    let (rules, keys) = (folder.path().join("rules.yaml"), folder.path().join("keys.txt"));
     let text = "version: 1\ntiers: [free, pro]\nkeys_file: keys.txt\nrules:\n  - name: api\n    \
                 by: api_key|ip\n    rate: 50/hour\n    tiers: { free: 1/hour, pro: 50/hour }\n";
     let line = |key: &str, tier: &str| format!("{}\n", hash_line(key, tier, "acme").unwrap());
@@ -178,11 +164,7 @@ fn an_added_key_is_in_force_without_a_restart() {
         let decision = limiter.check_now(request("ip=192.0.2.1 key=new"));
         decision.binding().unwrap().limit.capacity()
     };
-    assert_eq!(
-        capacity(),
-        1,
-        "an unlisted key counts as absent, in the first tier"
-    );
+    assert_eq!(capacity(), 1, "an unlisted key counts as absent, in the first tier");
     fs::write(&keys, line("other", "free") + &line("new", "pro")).unwrap();
     let took = wait_for("new key", || capacity() == 50);
     eprintln!("a new key was in force after {took:?}");
@@ -217,14 +199,10 @@ fn a_vanished_file_leaves_the_last_good_rules() {
     let follower = follow(&limiter, &path);
     fs::remove_file(&path).unwrap();
     follower.poke();
-    wait_for("stale state", || {
-        follower.rules_state() != FileState::Current
-    });
+    wait_for("stale state", || follower.rules_state() != FileState::Current);
     assert!(limiter.policy().load().rules.rule("first-1").is_some());
     fs::write(&path, version(2)).unwrap();
-    wait_for("return", || {
-        limiter.policy().load().rules.rule("first-2").is_some()
-    });
+    wait_for("return", || limiter.policy().load().rules.rule("first-2").is_some());
 }
 
 /// Rules and keys in one folder, followed, and the reported events.
@@ -269,12 +247,7 @@ impl ReloadFixture {
             recorded.lock().unwrap().push(line.to_owned());
         };
         let follower = PolicyFollower::start(Arc::clone(limiter.policy()), &rules, record).unwrap();
-        ReloadFixture {
-            folder,
-            limiter,
-            follower,
-            events,
-        }
+        ReloadFixture { folder, limiter, follower, events }
     }
 
     /// Atomically, by renaming: no reader sees half a file, and no half is rejected on the way.
@@ -302,10 +275,7 @@ impl ReloadFixture {
     fn wait_current(&self) {
         wait_for("current rules and keys", || {
             self.follower.rules_state() == FileState::Current
-                && self
-                    .follower
-                    .keys_state()
-                    .is_none_or(|keys| keys == FileState::Current)
+                && self.follower.keys_state().is_none_or(|keys| keys == FileState::Current)
         });
     }
 }
@@ -329,23 +299,16 @@ fn rules_saved_before_the_keys_file_they_name_come_into_force_with_it() {
 
 #[test]
 fn keys_in_force_are_followed_while_rejected_rules_wait_for_others() {
-    let files = [
-        ("rules.yaml", &*with_keys("old.txt", "free")),
-        ("old.txt", &key("a", "free")),
-    ];
+    let files = [("rules.yaml", &*with_keys("old.txt", "free")), ("old.txt", &key("a", "free"))];
     let fixture = ReloadFixture::new(&files);
     fixture.save("rules.yaml", &with_keys("new.txt", "free"));
     fixture.wait_rejected("rules");
     fixture.save("old.txt", &key("b", "free"));
-    wait_for("the key in the old file", || {
-        fixture.knows("b") && !fixture.knows("a")
-    });
+    wait_for("the key in the old file", || fixture.knows("b") && !fixture.knows("a"));
     assert!(is_rejected(&fixture.follower.rules_state()));
     fixture.save("new.txt", &key("c", "unknown"));
     fixture.save("new.txt", &key("c", "free"));
-    wait_for("the key in the new file", || {
-        fixture.knows("c") && !fixture.knows("b")
-    });
+    wait_for("the key in the new file", || fixture.knows("c") && !fixture.knows("b"));
     fixture.wait_current();
 }
 
@@ -356,22 +319,13 @@ fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
     let renamed = with_keys("keys.txt", "free, gold");
     for rules_first in [true, false] {
         let fixture = ReloadFixture::new(&[("rules.yaml", &rules), ("keys.txt", &key("a", "pro"))]);
-        let saves = [
-            ("rules", "rules.yaml", &renamed),
-            ("keys", "keys.txt", &key("b", "gold")),
-        ];
-        let [first, second] = if rules_first {
-            saves
-        } else {
-            [saves[1], saves[0]]
-        };
+        let saves = [("rules", "rules.yaml", &renamed), ("keys", "keys.txt", &key("b", "gold"))];
+        let [first, second] = if rules_first { saves } else { [saves[1], saves[0]] };
         fixture.save(first.1, first.2);
         fixture.wait_rejected(first.0);
         assert!(fixture.knows("a"));
         fixture.save(second.1, second.2);
-        wait_for("the renamed tier", || {
-            fixture.knows("b") && !fixture.knows("a")
-        });
+        wait_for("the renamed tier", || fixture.knows("b") && !fixture.knows("a"));
         fixture.wait_current();
     }
 }
@@ -380,10 +334,7 @@ fn a_tier_renamed_in_rules_and_keys_comes_into_force_in_either_order() {
 #[test]
 fn keys_loaded_with_the_rules_can_be_reverted() {
     let old = key("kept", "free");
-    let files = [
-        ("rules.yaml", &*with_keys("keys.txt", "free")),
-        ("keys.txt", &old),
-    ];
+    let files = [("rules.yaml", &*with_keys("keys.txt", "free")), ("keys.txt", &old)];
     let fixture = ReloadFixture::new(&files);
     fixture.save("keys.txt", &(old.clone() + &key("revoked", "pro")));
     fixture.wait_rejected("keys");
@@ -391,9 +342,7 @@ fn keys_loaded_with_the_rules_can_be_reverted() {
     wait_for("the new key", || fixture.knows("revoked"));
     fixture.wait_current();
     fixture.save("keys.txt", &old);
-    wait_for("the old keys", || {
-        fixture.knows("kept") && !fixture.knows("revoked")
-    });
+    wait_for("the old keys", || fixture.knows("kept") && !fixture.knows("revoked"));
 }
 
 /// Valid rules over valid rules were not reported, so that log, hash and metrics stayed old.
@@ -418,10 +367,7 @@ fn every_version_that_comes_into_force_is_reported() {
 
 #[test]
 fn a_keys_file_no_longer_named_has_no_state() {
-    let files = [
-        ("rules.yaml", &*with_keys("keys.txt", "free")),
-        ("keys.txt", &key("a", "free")),
-    ];
+    let files = [("rules.yaml", &*with_keys("keys.txt", "free")), ("keys.txt", &key("a", "free"))];
     let fixture = ReloadFixture::new(&files);
     fixture.save("keys.txt", "not a key\n");
     fixture.wait_rejected("keys");

@@ -35,15 +35,9 @@ fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
     let fixture = TestLimiter::new(TOKENS);
     let token = reserve(&fixture, "user=a tokens:300").token.unwrap();
     assert_eq!(used(&fixture), (1, 300));
-    assert_eq!(
-        settle(&fixture, &token, &Actual::of("tokens", 120)),
-        Settlement::Done
-    );
+    assert_eq!(settle(&fixture, &token, &Actual::of("tokens", 120)), Settlement::Done);
     assert_eq!(used(&fixture), (1, 120));
-    assert_eq!(
-        settle(&fixture, &token, &Actual::cost(0)),
-        Settlement::Already
-    );
+    assert_eq!(settle(&fixture, &token, &Actual::cost(0)), Settlement::Already);
     let token = reserve(&fixture, "user=a tokens:300").token.unwrap();
     let all = Actual::cost(0).and("tokens", 0);
     assert_eq!(settle(&fixture, &token, &all), Settlement::Done);
@@ -54,16 +48,11 @@ fn each_unit_is_settled_by_its_name_and_the_rest_stays_as_estimated() {
 #[test]
 fn a_unit_that_was_not_reserved_is_an_error_and_changes_nothing() {
     let fixture = TestLimiter::new(TOKENS);
-    let token = reserve(&fixture, "user=a tokens:300 images:2")
-        .token
-        .unwrap();
+    let token = reserve(&fixture, "user=a tokens:300 images:2").token.unwrap();
     let misspelt = Actual::of("tokens", 9).and("tokns", 9);
     let rejected = ready(fixture.limiter.settle(&token, &misspelt));
     let named = |unit: &str| unit == "tokns";
-    assert!(
-        matches!(&rejected, Err(SettleError::NotReserved { unit }) if named(unit)),
-        "{rejected:?}"
-    );
+    assert!(matches!(&rejected, Err(SettleError::NotReserved { unit }) if named(unit)), "{rejected:?}");
     assert_eq!(used(&fixture), (1, 300));
     // No rule counts images: to reserve some is no error of the client.
     let all = Actual::of("tokens", 9).and("images", 1);
@@ -82,11 +71,7 @@ fn a_unit_without_an_estimate_costs_one_and_can_be_settled() {
     assert_eq!(used(&fixture), (1, 120));
     let token = reserve(&fixture, "user=a").token.unwrap();
     assert_eq!(settle(&fixture, &token, &Actual::cost(1)), Settlement::Done);
-    assert_eq!(
-        used(&fixture),
-        (2, 121),
-        "units that are not named stay as estimated"
-    );
+    assert_eq!(used(&fixture), (2, 121), "units that are not named stay as estimated");
 }
 
 /// Such a unit was charged, and could not be settled by its name.
@@ -172,26 +157,17 @@ fn an_unsettled_estimate_is_refunded_by_maintenance() {
     assert_eq!(used(&fixture), (1, 60));
     ready(fixture.limiter.retry_settlements());
     assert_eq!(used(&fixture), (1, 60), "once");
-    assert_eq!(
-        settle(&fixture, &token, &Actual::of("tokens", 100)),
-        Settlement::Late
-    );
+    assert_eq!(settle(&fixture, &token, &Actual::of("tokens", 100)), Settlement::Late);
     assert_eq!(used(&fixture), (2, 160));
     fixture.advance(MINUTE.get());
-    assert_eq!(
-        settle(&fixture, &token, &Actual::of("tokens", 100)),
-        Settlement::Lapsed
-    );
+    assert_eq!(settle(&fixture, &token, &Actual::of("tokens", 100)), Settlement::Lapsed);
 }
 
 #[test]
 fn a_token_must_be_of_this_deployment_and_of_a_reservation() {
     let fixture = TestLimiter::new(TOKENS);
     let token = reserve(&fixture, "user=a tokens:10").token.unwrap();
-    let receipt = fixture
-        .limiter
-        .receipt(&fixture.decide(request("user=a")))
-        .unwrap();
+    let receipt = fixture.limiter.receipt(&fixture.decide(request("user=a"))).unwrap();
     for forged in [receipt.unwrap(), token[1..].to_owned(), String::new()] {
         let rejected = ready(fixture.limiter.settle(&forged, &Actual::cost(1)));
         assert!(matches!(rejected, Err(SettleError::Forged)), "{rejected:?}");

@@ -12,9 +12,8 @@ use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Heartbeat, LeaseReply, Outcome, Probe, Refund, Refunded, Reserve,
-    Restore, Role, RuleOptions, Settle, Settled, ShardId, Shards, Store, StoreError, StoreResult,
-    StoreStatus,
+    Charge, ChargeSet, Epoch, Heartbeat, LeaseReply, Outcome, Probe, Refund, Refunded, Reserve, Restore, Role,
+    RuleOptions, Settle, Settled, ShardId, Shards, Store, StoreError, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -31,10 +30,7 @@ impl FlakyStore {
         if !self.away.load(Ordering::Acquire) {
             return Ok(result);
         }
-        Err(StoreError::Unavailable {
-            waited: Nanos::ZERO,
-            source: "away".into(),
-        })
+        Err(StoreError::Unavailable { waited: Nanos::ZERO, source: "away".into() })
     }
 }
 
@@ -118,27 +114,17 @@ const LIMIT: u64 = 3_000;
 
 #[test]
 fn a_store_that_fails_and_recovers_fails_no_decision_and_keeps_the_bound() {
-    let tokio = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(4)
-        .enable_time()
-        .build()
-        .expect("a runtime");
+    let tokio = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().expect("a runtime");
     tokio.block_on(async {
         let (away, clock) = (Arc::new(AtomicBool::new(false)), SystemClock::new());
-        let flaky = FlakyStore {
-            memory: Arc::new(MemoryStore::new(clock)),
-            away: Arc::clone(&away),
-        };
+        let flaky = FlakyStore { memory: Arc::new(MemoryStore::new(clock)), away: Arc::clone(&away) };
         let (exact, mut ready) = tokio::sync::mpsc::unbounded_channel();
         let watcher = Arc::new(move |event| {
             if event == StoreEvent::Exact {
                 let _receiver_may_be_gone = exact.send(());
             }
         });
-        let settings = ResilienceSettings {
-            ping_interval: Nanos::from_millis(2),
-            ..ResilienceSettings::default()
-        };
+        let settings = ResilienceSettings { ping_interval: Nanos::from_millis(2), ..ResilienceSettings::default() };
         let runtime = TokioRuntime::new().expect("randomness");
         let store = resilient(flaky, runtime, settings, watcher);
         let store = Arc::new(store);

@@ -35,10 +35,7 @@ impl Store for HalfAvailableStore {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         let there = Cost::new(SECOND_SHARD_COST) == Some(settle.set.charges[0].cost);
         if there && self.away.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable {
-                waited: Nanos::ZERO,
-                source: "away".into(),
-            });
+            return Err(StoreError::Unavailable { waited: Nanos::ZERO, source: "away".into() });
         }
         self.memory.settle(settle).await
     }
@@ -96,11 +93,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
     limiter.store().away.store(false, Ordering::Relaxed);
     clock.advance(Nanos::from_secs(1));
     limiter.retry_settlements().await;
-    assert_eq!(
-        used(&limiter).await,
-        (0, 3),
-        "the actual cost of the settled one"
-    );
+    assert_eq!(used(&limiter).await, (0, 3), "the actual cost of the settled one");
     assert!(limiter.store().max_in_flight.load(Ordering::Relaxed) > 1);
 }
 
@@ -109,9 +102,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
 async fn the_estimate_of_a_settlement_that_waited_too_long_is_refunded() {
     for away in [80, 200] {
         let (limiter, clock) = limiter_with_shard_away();
-        let reserved = limiter
-            .reserve(request("user=a here:0 there:7"), MINUTE)
-            .await;
+        let reserved = limiter.reserve(request("user=a here:0 there:7"), MINUTE).await;
         let token = reserved.expect("memory replies").token.expect("admitted");
         clock.advance(Nanos::from_secs(50));
         let waits = limiter.settle(&token, &Actual::of("there", 3)).await;

@@ -1,8 +1,5 @@
 //! Priorities and soft limits, from rules to decisions.
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy sees tests only inside test functions"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
 
 mod common;
 
@@ -36,8 +33,7 @@ fn low_priority_requests_leave_the_rest_to_high_priority_ones() {
     ] {
         let rules = SHARED.replace("by: global", &format!("by: global, algorithm: {algorithm}"));
         let fixture = TestLimiter::new(&rules);
-        let passed = ["priority=sheddable", "priority=unheard-of", "user=a"]
-            .map(|words| passing(&fixture, words));
+        let passed = ["priority=sheddable", "priority=unheard-of", "user=a"].map(|words| passing(&fixture, words));
         assert_eq!(passed, [80, 15, 0], "{algorithm}");
         assert_eq!(passing(&fixture, "priority=critical"), 5, "{algorithm}");
         assert_eq!(fixture.used("user=a", "api"), 100, "{algorithm}");
@@ -98,11 +94,7 @@ fn the_wait_of_a_denial_is_that_of_its_own_ceiling() {
     let rules = SHARED.replace("100/hour", "3600/hour burst 100");
     let fixture = TestLimiter::new(&rules);
     assert_eq!(passing(&fixture, "priority=critical"), 100);
-    for (words, secs) in [
-        ("priority=critical", 1),
-        ("priority=normal", 6),
-        ("priority=sheddable", 21),
-    ] {
+    for (words, secs) in [("priority=critical", 1), ("priority=normal", 6), ("priority=sheddable", 21)] {
         let wait = fixture.denied_for(words);
         assert_eq!(wait, Nanos::from_secs(secs), "{words}");
     }
@@ -223,10 +215,7 @@ rules:
 #[test]
 fn low_priority_requests_are_delayed_below_a_ceiling_of_their_own() {
     let fixture = TestLimiter::new(&SOFT.replace("soft", "priority: true, soft"));
-    assert_eq!(
-        delay(&fixture, "user=a cost=64 priority=sheddable"),
-        Nanos::ZERO
-    );
+    assert_eq!(delay(&fixture, "user=a cost=64 priority=sheddable"), Nanos::ZERO);
     let half = Nanos::from_millis(5_000);
     assert_eq!(delay(&fixture, "user=a cost=8 priority=sheddable"), half);
     assert_eq!(delay(&fixture, "user=a priority=critical"), Nanos::ZERO);
@@ -251,8 +240,7 @@ rules:
 
 #[test]
 fn a_rule_with_concurrency_alone_charges_nothing() {
-    let fixture =
-        TestLimiter::new("version: 1\nrules:\n  - { name: open, by: user, concurrent: 1 }\n");
+    let fixture = TestLimiter::new("version: 1\nrules:\n  - { name: open, by: user, concurrent: 1 }\n");
     for _ in 0..3 {
         fixture.check("user=a", "allow");
     }

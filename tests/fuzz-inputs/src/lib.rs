@@ -82,23 +82,11 @@ impl FuzzTarget<'_> {
     ///
     /// If the parser panics, if an input costs too much work, or if the parser accepts almost no input: then
     /// the mutations are too strong to test much. The output starts with the seed and the input.
-    pub fn run(
-        &self,
-        mut accepts: impl FnMut(&[u8]) -> bool,
-        mut check: impl FnMut(&[u8]),
-    ) -> FuzzOutcome {
-        let mut outcome = FuzzOutcome {
-            accepted: 0,
-            measured: 0,
-            max_work: 0.0,
-        };
+    pub fn run(&self, mut accepts: impl FnMut(&[u8]) -> bool, mut check: impl FnMut(&[u8])) -> FuzzOutcome {
+        let mut outcome = FuzzOutcome { accepted: 0, measured: 0, max_work: 0.0 };
         for number in 0..self.inputs {
             let input = self.input(number);
-            let on_panic = PrintInputOnPanic {
-                target: self,
-                number,
-                input: &input,
-            };
+            let on_panic = PrintInputOnPanic { target: self, number, input: &input };
             let begun = Instant::now();
             let accepted = accepts(&input);
             if begun.elapsed() > CHEAP_TIME {
@@ -135,10 +123,7 @@ impl Drop for PrintInputOnPanic<'_> {
         if std::thread::panicking() {
             let FuzzTarget { parser, seed, .. } = self.target;
             let input = self.input.escape_ascii();
-            eprintln!(
-                "{parser}: seed {seed:#x}, input {}: b\"{input}\"",
-                self.number
-            );
+            eprintln!("{parser}: seed {seed:#x}, input {}: b\"{input}\"", self.number);
         }
     }
 }

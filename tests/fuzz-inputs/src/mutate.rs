@@ -96,11 +96,7 @@ fn splice(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
 /// Swaps two words.
 fn swap(rng: &mut FuzzRng, input: &mut Vec<u8>) {
     let (one, other) = (word(rng, input), word(rng, input));
-    let (first, second) = if one.start <= other.start {
-        (one, other)
-    } else {
-        (other, one)
-    };
+    let (first, second) = if one.start <= other.start { (one, other) } else { (other, one) };
     if first.end <= second.start {
         let last = input[second.clone()].to_vec();
         let moved = input[first.clone()].to_vec();
@@ -120,10 +116,7 @@ fn to_edge_number(numbers: NumberEncoding, rng: &mut FuzzRng, input: &mut Vec<u8
         }
         NumberEncoding::Varint => {
             let at = rng.subrange(input.len(), 1);
-            let edge = 1_u64
-                .checked_shl(rng.below(65) as u32)
-                .unwrap_or(0)
-                .wrapping_sub(rng.below(2) as u64);
+            let edge = 1_u64.checked_shl(rng.below(65) as u32).unwrap_or(0).wrapping_sub(rng.below(2) as u64);
             input.splice(at, varint(edge));
         }
     }
@@ -137,12 +130,7 @@ fn nest(target: &FuzzTarget<'_>, rng: &mut FuzzRng, input: &mut Vec<u8>) {
         NumberEncoding::Digits => {
             let (open, close) = target.delimiters[rng.below(target.delimiters.len())];
             let depth = depth.min(target.max_len / (open.len() + close.len()).max(1));
-            [
-                &open.repeat(depth),
-                &input[range.clone()],
-                &close.repeat(depth),
-            ]
-            .concat()
+            [&open.repeat(depth), &input[range.clone()], &close.repeat(depth)].concat()
         }
         NumberEncoding::Varint => {
             let field = 1 + rng.below(4) as u8;

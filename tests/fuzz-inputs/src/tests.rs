@@ -32,9 +32,7 @@ fn inputs_are_deep_long_mixed_and_have_edge_numbers() {
     let target = target(&[b"[12, 345]", b"key: value"], NumberEncoding::Digits);
     let inputs: Vec<_> = (0..20_000).map(|n| target.input(n)).collect();
     let seen = |is: &dyn Fn(&[u8]) -> bool| inputs.iter().filter(|input| is(input)).count();
-    let holds = |part: &'static [u8]| {
-        move |input: &[u8]| input.windows(part.len()).any(|window| window == part)
-    };
+    let holds = |part: &'static [u8]| move |input: &[u8]| input.windows(part.len()).any(|window| window == part);
     assert!(seen(&holds(b"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[")) > 20);
     assert!(seen(&holds(b"18446744073709551616")) > 20);
     assert!(seen(&holds(b"[345, 12")) > 20, "words are swapped");
@@ -55,10 +53,7 @@ fn a_parser_that_only_waits_passes() {
         true
     };
     let outcome = target(&[b"x"], NumberEncoding::Digits).run(accepts, |_| {});
-    assert!(
-        outcome.measured >= 1 && outcome.max_work < 1.0,
-        "{outcome:?}"
-    );
+    assert!(outcome.measured >= 1 && outcome.max_work < 1.0, "{outcome:?}");
 }
 
 #[test]

@@ -47,10 +47,7 @@ impl TestAuthority {
             let name = format!("{}.{kind}.pem", names.join("_").replace('/', "_"));
             self.folder.path().join(name)
         };
-        let signed = TestCertificate {
-            certificate: file("cert"),
-            key: file("key"),
-        };
+        let signed = TestCertificate { certificate: file("cert"), key: file("key") };
         let (uris, hosts) = names.into_iter().partition(|name| name.contains("://"));
         let mut params = CertificateParams::new(hosts).expect("names");
         for uri in Vec::<String>::into_iter(uris) {

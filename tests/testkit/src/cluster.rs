@@ -16,17 +16,8 @@ pub struct TestCluster {
 impl TestCluster {
     /// Starts six servers and joins them. Returns when every one reports the cluster as complete.
     pub fn start() -> TestCluster {
-        let options = [
-            "--cluster-enabled",
-            "yes",
-            "--cluster-node-timeout",
-            "2000",
-            "--repl-diskless-sync-delay",
-            "0",
-        ];
-        let servers: Vec<_> = (0..6)
-            .map(|_| TestRedis::start(RedisProgram::Redis7, &options))
-            .collect();
+        let options = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--repl-diskless-sync-delay", "0"];
+        let servers: Vec<_> = (0..6).map(|_| TestRedis::start(RedisProgram::Redis7, &options)).collect();
         let nodes = servers.iter().map(|server| server.address().to_string());
         let joined = Command::new("redis-cli")
             .args(["--cluster", "create"])
@@ -45,9 +36,7 @@ impl TestCluster {
         let whole = format!("cluster_slots_ok:{HASH_SLOTS}");
         for server in &self.servers {
             let query = || server.run_command(&["CLUSTER", "INFO"]);
-            wait_until("the cluster", query, |info| {
-                info.contains("cluster_state:ok") && info.contains(&whole)
-            });
+            wait_until("the cluster", query, |info| info.contains("cluster_state:ok") && info.contains(&whole));
             let query = || server.run_command(&["CLUSTER", "NODES"]);
             wait_until("the roles", query, |nodes| primaries(nodes).len() == 3);
             // A replica that was never in sync is not promoted.
@@ -61,10 +50,7 @@ impl TestCluster {
 
     /// The primaries, as the first responding server sees them: node id and port.
     pub fn primaries(&self) -> Vec<(String, u16)> {
-        let mut seen = self
-            .servers
-            .iter()
-            .map(|server| server.run_command(&["CLUSTER", "NODES"]));
+        let mut seen = self.servers.iter().map(|server| server.run_command(&["CLUSTER", "NODES"]));
         let nodes = seen.find(|nodes| nodes.contains("myself"));
         primaries(&nodes.expect("a server that responds"))
     }
@@ -77,11 +63,7 @@ impl TestCluster {
             panic!("not two primaries: {primaries:?}");
         };
         let moved = Command::new("redis-cli")
-            .args([
-                "--cluster",
-                "reshard",
-                &self.servers[0].address().to_string(),
-            ])
+            .args(["--cluster", "reshard", &self.servers[0].address().to_string()])
             .args(["--cluster-from", from, "--cluster-to", to])
             .args(["--cluster-slots", &count.to_string(), "--cluster-yes"])
             .args(["--cluster-pipeline", "100"])
@@ -120,15 +102,9 @@ mod tests {
         let cluster = TestCluster::start();
         let primaries = cluster.primaries();
         assert_eq!(primaries.len(), 3);
-        let source_primary = cluster
-            .servers
-            .iter()
-            .find(|server| server.port() == primaries[0].1);
+        let source_primary = cluster.servers.iter().find(|server| server.port() == primaries[0].1);
         let source_primary = source_primary.unwrap();
-        assert_eq!(
-            source_primary.run_command(&["CLUSTER", "KEYSLOT", "06S"]),
-            "0"
-        );
+        assert_eq!(source_primary.run_command(&["CLUSTER", "KEYSLOT", "06S"]), "0");
         assert_eq!(source_primary.run_command(&["GET", "06S"]), "");
         cluster.move_hash_slots(16);
         let moved = format!("MOVED 0 127.0.0.1:{}", primaries[1].1);

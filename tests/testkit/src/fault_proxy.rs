@@ -66,23 +66,9 @@ impl FaultProxy {
         let accepted = Arc::new(AtomicU64::new(0));
         let muted = Arc::new(AtomicU64::new(0));
         let (dropped, drops) = watch::channel(0);
-        let serving = tokio::spawn(serve(
-            listener,
-            Arc::clone(&target),
-            seen,
-            drops,
-            Arc::clone(&accepted),
-            Arc::clone(&muted),
-        ));
-        Ok(FaultProxy {
-            address,
-            fault,
-            target,
-            accepted,
-            muted,
-            dropped,
-            serving,
-        })
+        let serving =
+            tokio::spawn(serve(listener, Arc::clone(&target), seen, drops, Arc::clone(&accepted), Arc::clone(&muted)));
+        Ok(FaultProxy { address, fault, target, accepted, muted, dropped, serving })
     }
 
     /// The address for clients.
@@ -181,11 +167,7 @@ async fn wait_out_black_hole(fault: &mut watch::Receiver<ProxyFault>) -> bool {
     ended.await.is_ok()
 }
 
-async fn requests(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut fault: watch::Receiver<ProxyFault>,
-) {
+async fn requests(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut fault: watch::Receiver<ProxyFault>) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         if !wait_out_black_hole(&mut fault).await {
@@ -226,9 +208,7 @@ async fn replies(
                 to.write_all(reply).await
             }
             ProxyFault::Trickle(apart) => trickle(&mut to, reply, apart).await,
-            ProxyFault::BlackHole if wait_out_black_hole(&mut fault).await => {
-                to.write_all(reply).await
-            }
+            ProxyFault::BlackHole if wait_out_black_hole(&mut fault).await => to.write_all(reply).await,
             ProxyFault::BlackHole => return,
             ProxyFault::Mute => {
                 muted.fetch_add(1, Ordering::Relaxed);
@@ -259,10 +239,7 @@ struct JitterRng(u64);
 
 impl JitterRng {
     fn next_u64(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         self.0 >> 33
     }
 }

@@ -25,8 +25,7 @@ pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
         if is_root || path.is_file() && !is_rust(&path) {
             continue;
         }
-        let Some((listed_as, allowed)) = allowed_uses.iter().find(|(name, _)| *name == module)
-        else {
+        let Some((listed_as, allowed)) = allowed_uses.iter().find(|(name, _)| *name == module) else {
             violations.push(format!("module `{module}` is not listed"));
             continue;
         };
@@ -35,25 +34,18 @@ pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
         collect_rust_files(&path, &mut files);
         for file in files {
             let text = fs::read_to_string(&file).expect("a source file");
-            let forbidden = used_modules(&text)
-                .into_iter()
-                .filter(|used| *used != module && !allowed.contains(&used.as_str()));
+            let forbidden =
+                used_modules(&text).into_iter().filter(|used| *used != module && !allowed.contains(&used.as_str()));
             violations.extend(forbidden.map(|used| format!("{} uses `{used}`", file.display())));
         }
     }
-    violations.extend(
-        listed
-            .iter()
-            .map(|module| format!("module `{module}` is listed and does not exist")),
-    );
+    violations.extend(listed.iter().map(|module| format!("module `{module}` is listed and does not exist")));
     violations
 }
 
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).expect("a folder");
-    entries
-        .map(|entry| entry.expect("an entry").path())
-        .collect()
+    entries.map(|entry| entry.expect("an entry").path()).collect()
 }
 
 fn is_rust(path: &Path) -> bool {
@@ -73,9 +65,7 @@ fn collect_rust_files(path: &Path, files: &mut Vec<PathBuf>) {
 /// The top-level modules that a file names, its unit tests left out. A macro is in no module.
 fn used_modules(text: &str) -> BTreeSet<String> {
     let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    let lines = code
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"));
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
     let uses = lines.flat_map(|line| line.split("crate::").skip(1));
     uses.filter_map(|rest| {
         let is_word = |c: &char| c.is_ascii_lowercase() || *c == '_';
@@ -93,27 +83,17 @@ mod tests {
     #[test]
     fn a_use_that_is_not_allowed_is_found_and_one_in_a_comment_or_test_is_not() {
         let folder = tempfile::tempdir().expect("a folder");
-        let write =
-            |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
         write("lib.rs", "mod above; mod below;");
         write("above.rs", "use crate::below::A;");
-        write(
-            "below.rs",
-            "// crate::above::B\n#[cfg(test)]\nmod tests { use crate::above::B; }",
-        );
+        write("below.rs", "// crate::above::B\n#[cfg(test)]\nmod tests { use crate::above::B; }");
         let allowed: [AllowedUses<'_>; 2] = [("above", &["below"]), ("below", &[])];
         assert_eq!(violations(folder.path(), &allowed), Vec::<String>::new());
         write("below.rs", "use crate::above::B;");
         let found = violations(folder.path(), &allowed);
-        assert!(
-            found.len() == 1 && found[0].ends_with("below.rs uses `above`"),
-            "{found:?}"
-        );
+        assert!(found.len() == 1 && found[0].ends_with("below.rs uses `above`"), "{found:?}");
         write("beside.rs", "");
         let found = violations(folder.path(), &allowed);
-        assert!(
-            found.contains(&"module `beside` is not listed".to_owned()),
-            "{found:?}"
-        );
+        assert!(found.contains(&"module `beside` is not listed".to_owned()), "{found:?}");
     }
 }

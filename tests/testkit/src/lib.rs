@@ -3,10 +3,7 @@
 //! Each listens on a free loopback port, has a folder of its own and ends on drop. Nothing here knows
 //! Tidegate. `layers` checks which modules of a crate use which others.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a program that cannot be started fails its test"
-)]
+#![allow(clippy::unwrap_used, reason = "a program that cannot be started fails its test")]
 
 mod certificates;
 mod cluster;
@@ -23,8 +20,7 @@ pub use cluster::TestCluster;
 pub use fault_proxy::{FaultProxy, ProxyFault};
 pub use redis_server::{RedisProgram, TestRedis, free_port};
 pub use reverse_proxy::{
-    ProxyProduct, ProxyRelease, ReverseProxy, copy_edited, port_edits, replace_all, search_path,
-    terminate,
+    ProxyProduct, ProxyRelease, ReverseProxy, copy_edited, port_edits, replace_all, search_path, terminate,
 };
 pub use sentinel::{PRIMARY_NAME, SentinelGroup, TestSentinel};
 pub use shifted_clock::ShiftedClock;

@@ -27,12 +27,8 @@ pub enum RedisProgram {
 
 impl RedisProgram {
     /// Every program.
-    pub const ALL: [RedisProgram; 4] = [
-        RedisProgram::Redis7,
-        RedisProgram::Redis8,
-        RedisProgram::Valkey8,
-        RedisProgram::Valkey9,
-    ];
+    pub const ALL: [RedisProgram; 4] =
+        [RedisProgram::Redis7, RedisProgram::Redis8, RedisProgram::Valkey8, RedisProgram::Valkey9];
 
     pub(crate) fn path(self) -> PathBuf {
         let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
@@ -72,44 +68,22 @@ impl TestRedis {
     }
 
     /// The same with a clock that can be shifted.
-    pub fn start_with_clock(
-        clock: Arc<ShiftedClock>,
-        program: RedisProgram,
-        options: &[&str],
-    ) -> TestRedis {
+    pub fn start_with_clock(clock: Arc<ShiftedClock>, program: RedisProgram, options: &[&str]) -> TestRedis {
         TestRedis::start_inner(free_port(), program, options, Some(clock))
     }
 
-    fn start_inner(
-        port: u16,
-        program: RedisProgram,
-        options: &[&str],
-        clock: Option<Arc<ShiftedClock>>,
-    ) -> TestRedis {
+    fn start_inner(port: u16, program: RedisProgram, options: &[&str], clock: Option<Arc<ShiftedClock>>) -> TestRedis {
         let folder = tempfile::tempdir().expect("a folder");
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let child = spawn(program, port, folder.path(), &options, clock.as_deref());
-        let mut server = TestRedis {
-            program,
-            options,
-            clock,
-            child,
-            folder,
-            port,
-        };
+        let mut server = TestRedis { program, options, clock, child, folder, port };
         server.wait();
         server
     }
 
     /// Restarts it on the same port and data, after [`TestRedis::kill`], and waits until it responds.
     pub fn restart(&mut self) {
-        self.child = spawn(
-            self.program,
-            self.port,
-            self.folder.path(),
-            &self.options,
-            self.clock.as_deref(),
-        );
+        self.child = spawn(self.program, self.port, self.folder.path(), &self.options, self.clock.as_deref());
         self.wait();
     }
 
@@ -178,9 +152,7 @@ impl TestRedis {
     }
 
     fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args(["-s", name, &self.child.id().to_string()])
-            .status();
+        let sent = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -s {name}");
     }
 }
@@ -229,11 +201,7 @@ pub(crate) fn redis_cli(port: u16, command: &[&str]) -> String {
 }
 
 /// Repeats a query until the reply is as wanted. Panics with the last reply after a minute.
-pub(crate) fn wait_until(
-    what: &str,
-    mut query: impl FnMut() -> String,
-    wanted: impl Fn(&str) -> bool,
-) {
+pub(crate) fn wait_until(what: &str, mut query: impl FnMut() -> String, wanted: impl Fn(&str) -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let reply = query();

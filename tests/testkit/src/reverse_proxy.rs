@@ -63,10 +63,7 @@ impl ProxyProduct {
             ProxyProduct::Nginx => ["nginx", "nginx-1.31"],
             ProxyProduct::Traefik => ["traefik-3.0", "traefik"],
         };
-        programs.map(|program| ProxyRelease {
-            product: self,
-            program,
-        })
+        programs.map(|program| ProxyRelease { product: self, program })
     }
 
     fn folder(self) -> &'static str {
@@ -97,11 +94,8 @@ impl ProxyRelease {
         let printed = [ran.stdout, ran.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).into_owned();
         let mut numbers = printed.split(|c: char| !(c.is_ascii_digit() || c == '.'));
-        let version =
-            numbers.find(|word| word.split('.').filter(|part| !part.is_empty()).count() > 2);
-        version
-            .unwrap_or_else(|| panic!("{self:?} prints no version: {printed}"))
-            .to_owned()
+        let version = numbers.find(|word| word.split('.').filter(|part| !part.is_empty()).count() > 2);
+        version.unwrap_or_else(|| panic!("{self:?} prints no version: {printed}")).to_owned()
     }
 }
 
@@ -131,8 +125,7 @@ impl ReverseProxy {
             match proxy.wait(deadline) {
                 Ok(()) => return proxy,
                 Err(output) => assert!(
-                    output.to_lowercase().contains("address already in use")
-                        && Instant::now() < deadline,
+                    output.to_lowercase().contains("address already in use") && Instant::now() < deadline,
                     "{release:?} did not come up: {output}"
                 ),
             }
@@ -165,13 +158,7 @@ impl ReverseProxy {
         let child = child.unwrap_or_else(|error| {
             panic!("{release:?} does not start ({error}): run scripts/tools, which installs it")
         });
-        ReverseProxy {
-            release,
-            child,
-            folder,
-            port: ports[0],
-            admin: ports[2],
-        }
+        ReverseProxy { release, child, folder, port: ports[0], admin: ports[2] }
     }
 
     /// Waits until it forwards requests. The error has its output.
@@ -263,11 +250,7 @@ pub fn copy_edited(folder: &str, to: &Path, edits: &[(&str, &str)]) -> String {
     for entry in fs::read_dir(root().join(folder)).unwrap() {
         let path = entry.unwrap().path();
         let text = fs::read_to_string(&path).unwrap();
-        fs::write(
-            target.join(path.file_name().unwrap()),
-            replace_all(&text, edits),
-        )
-        .unwrap();
+        fs::write(target.join(path.file_name().unwrap()), replace_all(&text, edits)).unwrap();
         whole.push_str(&text);
     }
     whole

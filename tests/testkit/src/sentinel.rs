@@ -32,21 +32,11 @@ impl SentinelGroup {
         let of = primary.port().to_string();
         let mut servers = vec![primary];
         for _ in 0..replicas {
-            let options = [
-                "--replicaof",
-                "127.0.0.1",
-                &of,
-                "--repl-diskless-sync-delay",
-                "0",
-            ];
+            let options = ["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"];
             servers.push(TestRedis::start(RedisProgram::Redis7, &options));
         }
         for replica in &servers[1..] {
-            wait_until(
-                "a replica",
-                || replica.run_command(&["ROLE"]),
-                |role| role.contains("connected"),
-            );
+            wait_until("a replica", || replica.run_command(&["ROLE"]), |role| role.contains("connected"));
         }
         let sentinels = (0..3).map(|_| TestSentinel::start(&servers[0])).collect();
         let group = SentinelGroup { servers, sentinels };
@@ -62,19 +52,12 @@ impl SentinelGroup {
 
     /// The ports of the sentinels on loopback.
     pub fn ports(&self) -> Vec<u16> {
-        self.sentinels
-            .iter()
-            .map(|sentinel| sentinel.port)
-            .collect()
+        self.sentinels.iter().map(|sentinel| sentinel.port).collect()
     }
 
     /// The address of all sentinels and their primary, as the URL of a store.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .ports()
-            .iter()
-            .map(|p| format!("127.0.0.1:{p}"))
-            .collect();
+        let hosts: Vec<String> = self.ports().iter().map(|p| format!("127.0.0.1:{p}")).collect();
         format!("redis+sentinel://{}/{PRIMARY_NAME}", hosts.join(","))
     }
 
@@ -116,11 +99,7 @@ impl SentinelGroup {
             if !is_primary && !follows {
                 server.run_command(&["REPLICAOF", "127.0.0.1", &of]);
             }
-            let stable = if is_primary {
-                role.starts_with("master")
-            } else {
-                follows && role.contains("connected")
-            };
+            let stable = if is_primary { role.starts_with("master") } else { follows && role.contains("connected") };
             (!stable).then_some(role)
         })
     }
@@ -168,12 +147,7 @@ impl TestSentinel {
 
     /// A sentinel that watches the primary on a port and needs `quorum` votes; `options` as on a command
     /// line.
-    pub fn with(
-        program: RedisProgram,
-        primary: u16,
-        quorum: u8,
-        options: &[String],
-    ) -> TestSentinel {
+    pub fn with(program: RedisProgram, primary: u16, quorum: u8, options: &[String]) -> TestSentinel {
         let (folder, port) = (tempfile::tempdir().expect("a folder"), free_port());
         let path = folder.path().join("sentinel.conf");
         let config = format!(
@@ -193,16 +167,8 @@ impl TestSentinel {
             .stderr(Stdio::null())
             .spawn()
             .unwrap_or_else(|error| panic!("no {program:?} ({error}): run scripts/tools"));
-        let sentinel = TestSentinel {
-            port,
-            child,
-            _folder: folder,
-        };
-        wait_until(
-            "a sentinel",
-            || redis_cli(port, &["PING"]),
-            |reply| reply == "PONG",
-        );
+        let sentinel = TestSentinel { port, child, _folder: folder };
+        wait_until("a sentinel", || redis_cli(port, &["PING"]), |reply| reply == "PONG");
         sentinel
     }
 

@@ -24,21 +24,13 @@ impl ShiftedClock {
     ///
     /// When there is no C compiler, or no room for temporary files.
     pub fn new() -> io::Result<ShiftedClock> {
-        let clock = ShiftedClock {
-            folder: TempDir::new()?,
-        };
+        let clock = ShiftedClock { folder: TempDir::new()? };
         fs::write(clock.shift(), 0_i64.to_ne_bytes())?;
         let source = clock.folder.path().join("clock.c");
         fs::write(&source, SOURCE)?;
-        let compiled = Command::new("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .args([clock.library(), source])
-            .status()?;
-        if compiled.success() {
-            Ok(clock)
-        } else {
-            Err(io::Error::other("cc could not compile the clock"))
-        }
+        let compiled =
+            Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).args([clock.library(), source]).status()?;
+        if compiled.success() { Ok(clock) } else { Err(io::Error::other("cc could not compile the clock")) }
     }
 
     fn shift(&self) -> PathBuf {
@@ -51,9 +43,7 @@ impl ShiftedClock {
 
     /// Makes a child process use this clock.
     pub fn attach(&self, child: &mut Command) {
-        child
-            .env("LD_PRELOAD", self.library())
-            .env("SHIFTED_CLOCK", self.shift());
+        child.env("LD_PRELOAD", self.library()).env("SHIFTED_CLOCK", self.shift());
     }
 
     /// Sets the child's clock ahead of the true one by `by`.
@@ -97,12 +87,7 @@ mod tests {
 
     #[test]
     fn a_child_sees_the_shifted_clock() {
-        let now = || {
-            SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_secs()
-        };
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let clock = ShiftedClock::new().unwrap();
         let two_hours = Duration::from_secs(7_200);
         assert!(child_reads(&clock).abs_diff(now()) < 60);

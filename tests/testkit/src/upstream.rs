@@ -35,10 +35,7 @@ impl Upstream {
             received: Arc::default(),
             stopped: Arc::default(),
         };
-        let (received, stopped) = (
-            Arc::clone(&upstream.received),
-            Arc::clone(&upstream.stopped),
-        );
+        let (received, stopped) = (Arc::clone(&upstream.received), Arc::clone(&upstream.stopped));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if stopped.load(Ordering::Relaxed) {
@@ -77,11 +74,7 @@ fn serve(stream: &TcpStream, received: &Mutex<Vec<ReceivedRequest>>) {
         let response = format!(
             "HTTP/1.1 200 OK\r\ncontent-length: 7\r\n{}\r\n{}",
             tokens.unwrap_or_default(),
-            if request.request_line.starts_with("HEAD ") {
-                ""
-            } else {
-                "backend"
-            }
+            if request.request_line.starts_with("HEAD ") { "" } else { "backend" }
         );
         if request.request_line != "GET /ready" {
             received.lock().push(request);
@@ -108,19 +101,12 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<ReceivedRequest> {
             Some((name.to_ascii_lowercase(), value.trim().to_owned()))
         })
         .collect();
-    let mut request = ReceivedRequest {
-        request_line,
-        headers,
-        body: String::new(),
-    };
+    let mut request = ReceivedRequest { request_line, headers, body: String::new() };
     let body = if header(&request, "transfer-encoding") == Some("chunked") {
         read_chunks(reader)?
     } else {
         let length = header(&request, "content-length");
-        read_bytes(
-            reader,
-            length.map_or(Some(0), |length| length.parse().ok())?,
-        )?
+        read_bytes(reader, length.map_or(Some(0), |length| length.parse().ok())?)?
     };
     request.body = String::from_utf8(body).ok()?;
     Some(request)

@@ -15,11 +15,8 @@ fn a_throttle_alone_compiles_at_most_twenty_crates() {
         .output()
         .expect("cargo runs");
     let text = String::from_utf8(tree.stdout).expect("text");
-    let crates: BTreeSet<&str> = text
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .filter(|name| !name.is_empty())
-        .collect();
+    let crates: BTreeSet<&str> =
+        text.lines().filter_map(|line| line.split(' ').next()).filter(|name| !name.is_empty()).collect();
     assert!(crates.contains("tidegate-core"), "{text}");
     assert!(crates.len() <= MAX_CRATES, "{}: {crates:?}", crates.len());
 }

@@ -7,9 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Whole segments of identifiers: `told` is refused, `stolen_total` is not.
-const REFUSED_SEGMENTS: [&str; 8] = [
-    "told", "untold", "asked", "tended", "owed", "reign", "vitals", "annex",
-];
+const REFUSED_SEGMENTS: [&str; 8] = ["told", "untold", "asked", "tended", "owed", "reign", "vitals", "annex"];
 
 const REFUSED_TYPES: [&str; 5] = ["Refusal", "Misfit", "Nonsense", "Garbled", "Unfit"];
 
@@ -41,27 +39,12 @@ fn the_workspace_keeps_to_its_vocabulary() {
 
 #[test]
 fn each_planted_violation_is_found() {
-    check_found(
-        &["struct Twice;", "pub enum Twice { A }"],
-        "type `Twice` is defined 2 times",
-    );
-    check_found(
-        &["type Twice = u8;", "trait Twice {}"],
-        "type `Twice` is defined 2 times",
-    );
-    check_found(
-        &["let was_told = 1;"],
-        "`was_told` has the refused word `told`",
-    );
-    check_found(
-        &["struct OwedUnits;"],
-        "`OwedUnits` has the refused word `owed`",
-    );
+    check_found(&["struct Twice;", "pub enum Twice { A }"], "type `Twice` is defined 2 times");
+    check_found(&["type Twice = u8;", "trait Twice {}"], "type `Twice` is defined 2 times");
+    check_found(&["let was_told = 1;"], "`was_told` has the refused word `told`");
+    check_found(&["struct OwedUnits;"], "`OwedUnits` has the refused word `owed`");
     check_found(&["struct Misfit;"], "`Misfit` is a refused type name");
-    check_found(
-        &["const MOST_KEYS: u8 = 1;"],
-        "`MOST_KEYS` has a refused prefix",
-    );
+    check_found(&["const MOST_KEYS: u8 = 1;"], "`MOST_KEYS` has a refused prefix");
     check_found(&["match a { true => 1, false => 2 }"], "match on a bool");
 }
 
@@ -81,11 +64,8 @@ fn what_only_looks_like_a_violation_is_not_found() {
 
 #[track_caller]
 fn check_found(texts: &[&str], want: &str) {
-    let files: Vec<SourceText> = texts
-        .iter()
-        .enumerate()
-        .map(|(i, text)| (format!("{i}.rs"), (*text).to_owned()))
-        .collect();
+    let files: Vec<SourceText> =
+        texts.iter().enumerate().map(|(i, text)| (format!("{i}.rs"), (*text).to_owned())).collect();
     let found = violations(&files);
     assert!(found.len() == 1 && found[0].contains(want), "{found:?}");
 }
@@ -110,10 +90,7 @@ fn violations(files: &[SourceText]) -> Vec<String> {
         for (i, line) in code.lines().enumerate() {
             let place = format!("{name}:{}", i + 1);
             if let Some(defined) = defined_type(line) {
-                types
-                    .entry(defined.to_owned())
-                    .or_default()
-                    .push(place.clone());
+                types.entry(defined.to_owned()).or_default().push(place.clone());
             }
             if is_bool_arm(line) {
                 found.push(format!("{place}: match on a bool; write `if`"));
@@ -124,9 +101,7 @@ fn violations(files: &[SourceText]) -> Vec<String> {
     }
     for (defined, places) in types.into_iter().filter(|(_, places)| places.len() > 1) {
         let (count, places) = (places.len(), places.join(", "));
-        found.push(format!(
-            "type `{defined}` is defined {count} times: {places}"
-        ));
+        found.push(format!("type `{defined}` is defined {count} times: {places}"));
     }
     found
 }
@@ -134,9 +109,7 @@ fn violations(files: &[SourceText]) -> Vec<String> {
 /// The type that a line defines. Associated types are not types of their own.
 fn defined_type(line: &str) -> Option<&str> {
     let is_item = !line.starts_with(char::is_whitespace);
-    let mut words = line
-        .split_whitespace()
-        .filter(|word| !word.starts_with("pub"));
+    let mut words = line.split_whitespace().filter(|word| !word.starts_with("pub"));
     let keyword = words.next()?;
     let is_type = match keyword {
         "struct" | "enum" | "trait" | "union" => true,
@@ -160,8 +133,7 @@ fn is_bool_arm(line: &str) -> bool {
 }
 
 fn identifiers(line: &str) -> impl Iterator<Item = &str> {
-    line.split(|c: char| !is_word(c))
-        .filter(|word| !word.is_empty())
+    line.split(|c: char| !is_word(c)).filter(|word| !word.is_empty())
 }
 
 fn is_word(c: char) -> bool {
@@ -172,16 +144,11 @@ fn refused(identifier: &str) -> Option<String> {
     if REFUSED_TYPES.contains(&identifier) {
         return Some(format!("`{identifier}` is a refused type name"));
     }
-    if REFUSED_PREFIXES
-        .iter()
-        .any(|prefix| identifier.starts_with(prefix))
-    {
+    if REFUSED_PREFIXES.iter().any(|prefix| identifier.starts_with(prefix)) {
         return Some(format!("`{identifier}` has a refused prefix; write `MAX_`"));
     }
     let segments = segments(identifier);
-    let word = segments
-        .iter()
-        .find(|segment| REFUSED_SEGMENTS.contains(&segment.as_str()))?;
+    let word = segments.iter().find(|segment| REFUSED_SEGMENTS.contains(&segment.as_str()))?;
     Some(format!("`{identifier}` has the refused word `{word}`"))
 }
 
@@ -263,15 +230,8 @@ fn raw_string_end(chars: &[char], from: usize) -> usize {
     if chars.get(open) != Some(&'"') {
         return from;
     }
-    let is_end = |at: usize| {
-        chars[at] == '"'
-            && chars[at + 1..]
-                .iter()
-                .take(hashes)
-                .filter(|c| **c == '#')
-                .count()
-                == hashes
-    };
+    let is_end =
+        |at: usize| chars[at] == '"' && chars[at + 1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes;
     let end = (open + 1..chars.len()).find(|at| is_end(*at));
     end.map_or(chars.len(), |at| at + 1 + hashes)
 }

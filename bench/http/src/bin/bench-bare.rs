@@ -31,9 +31,7 @@ struct BareCheck<'a> {
 fn main() -> io::Result<()> {
     let port = env::args().nth(1).and_then(|port| port.parse().ok());
     let port: u16 = port.ok_or_else(|| io::Error::other("usage: bench-bare PORT"))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(tokio::task::LocalSet::new().run_until(serve(port)))
 }
 
@@ -57,11 +55,7 @@ async fn respond(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, In
         return Ok(bad_request());
     };
     let body = body.to_bytes();
-    let response = if body.first() == Some(&b'[') {
-        many(&body)
-    } else {
-        one(&body)
-    };
+    let response = if body.first() == Some(&b'[') { many(&body) } else { one(&body) };
     Ok(response.unwrap_or_else(|_| bad_request()))
 }
 
@@ -74,20 +68,11 @@ fn one(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let remaining = 200_u32.saturating_sub(check.cost);
-    headers.insert(
-        "ratelimit-policy",
-        formatted(format!("\"search\";q={};w={}", 200, 12)),
-    );
-    headers.insert(
-        "ratelimit",
-        formatted(format!("\"search\";r={remaining};t={}", check.cost)),
-    );
+    headers.insert("ratelimit-policy", formatted(format!("\"search\";q={};w={}", 200, 12)));
+    headers.insert("ratelimit", formatted(format!("\"search\";r={remaining};t={}", check.cost)));
     headers.insert("x-ratelimit-limit", HeaderValue::from(200));
     headers.insert("x-ratelimit-remaining", HeaderValue::from(remaining));
-    headers.insert(
-        "x-ratelimit-reset",
-        HeaderValue::from(1_790_000_000_u64 + u64::from(check.cost)),
-    );
+    headers.insert("x-ratelimit-reset", HeaderValue::from(1_790_000_000_u64 + u64::from(check.cost)));
     if is_denied {
         headers.insert(RETRY_AFTER, HeaderValue::from(check.cost));
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -108,17 +93,13 @@ fn many(body: &[u8]) -> serde_json::Result<Response<Full<Bytes>>> {
     }
     text.push(b']');
     let mut response = Response::new(Full::new(Bytes::from(text)));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
 }
 
 /// Every attribute is read, so that none of the parsing can be optimised away.
 fn is_denied(check: &BareCheck<'_>) -> bool {
-    let known = ["ip", "api_key", "method"]
-        .iter()
-        .all(|name| check.attributes.contains_key(name));
+    let known = ["ip", "api_key", "method"].iter().all(|name| check.attributes.contains_key(name));
     known && check.attributes.get("path") == Some(&"/api/v1/login")
 }
 
@@ -152,9 +133,7 @@ fn formatted(text: String) -> HeaderValue {
 }
 
 fn bad_request() -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from_static(
-        b"{\"error\":\"bad request\"}",
-    )));
+    let mut response = Response::new(Full::new(Bytes::from_static(b"{\"error\":\"bad request\"}")));
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response
 }

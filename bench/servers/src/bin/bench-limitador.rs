@@ -72,9 +72,7 @@ impl LimitadorService {
         context.list_binding("descriptors".to_owned(), values);
         let hits = u64::from(request.hits_addend.max(1));
         let namespace = request.domain.into();
-        let checked = self
-            .0
-            .check_rate_limited_and_update(&namespace, &context, hits);
+        let checked = self.0.check_rate_limited_and_update(&namespace, &context, hits);
         match checked {
             Ok(result) if result.limited => Ok(OVER_LIMIT),
             Ok(_) => Ok(OK),
@@ -124,17 +122,12 @@ impl NamedService for LimitadorService {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let port: u16 = env::args()
-        .nth(1)
-        .ok_or("usage: bench-limitador PORT")?
-        .parse()?;
+    let port: u16 = env::args().nth(1).ok_or("usage: bench-limitador PORT")?.parse()?;
     let limiter = RateLimiter::new(COUNTERS);
     let variable = Expression::parse("descriptors[0].api_key").map_err(|e| e.to_string())?;
     limiter.add_limit(Limit::new("bench", PER_HOUR, 3_600, [], [variable]));
     let service = LimitadorService(Arc::new(limiter));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let server = tonic::transport::Server::builder().add_service(service);
     runtime.block_on(server.serve((Ipv4Addr::LOCALHOST, port).into()))?;
     Ok(())

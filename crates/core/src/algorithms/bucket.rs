@@ -37,42 +37,25 @@ pub struct BucketState {
 
 impl Bucket {
     /// `count` tokens per `window_ticks`, holding up to `burst`; `None` if that is not exact.
-    pub(crate) fn new(
-        count: u64,
-        window_ticks: u64,
-        burst: u64,
-        precision: Precision,
-    ) -> Option<Self> {
+    pub(crate) fn new(count: u64, window_ticks: u64, burst: u64, precision: Precision) -> Option<Self> {
         let divisor = gcd(count, window_ticks);
         let (per_tick, per_token) = (count / divisor, window_ticks / divisor);
         let max_product = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
         let exact = max_product < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
-        exact.then_some(Bucket {
-            per_token,
-            per_tick,
-            tokens: burst,
-            queue: None,
-        })
+        exact.then_some(Bucket { per_token, per_tick, tokens: burst, queue: None })
     }
 
     /// The same level as a queue that releases at a constant rate and delays at most `max_delay_ticks`, and at most as
     /// long as before.
     pub(crate) fn with_max_delay(mut self, max_delay_ticks: u64) -> Self {
         let current = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
-        self.queue = Some(QueueDelay {
-            max_delay_ticks: max_delay_ticks.min(current),
-        });
+        self.queue = Some(QueueDelay { max_delay_ticks: max_delay_ticks.min(current) });
         self
     }
 
     /// A bucket with the parameters of a record.
     pub(super) fn from_parameters(per_token: u64, per_tick: u64, tokens: u64) -> Self {
-        Bucket {
-            per_token,
-            per_tick,
-            tokens,
-            queue: None,
-        }
+        Bucket { per_token, per_tick, tokens, queue: None }
     }
 
     /// For a queue, the maximum delay.
@@ -114,10 +97,7 @@ impl Meter for Bucket {
     }
 
     fn fresh(&self, tick: u64) -> BucketState {
-        BucketState {
-            last: tick,
-            level: 0,
-        }
+        BucketState { last: tick, level: 0 }
     }
 
     #[inline]
@@ -149,9 +129,7 @@ impl Meter for Bucket {
             return TickWait::Until(fits.max(state.last.saturating_add(late)));
         }
         match self.queue {
-            Some(_) if state.level > 0 => {
-                TickWait::Delayed(self.drained_at(state.last, state.level))
-            }
+            Some(_) if state.level > 0 => TickWait::Delayed(self.drained_at(state.last, state.level)),
             _ => TickWait::None,
         }
     }
@@ -208,13 +186,9 @@ impl Meter for Bucket {
 impl Bucket {
     /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
     pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
-        let scaled = (u128::from(old_state.level) * u128::from(self.per_token))
-            .div_ceil(u128::from(old.per_token));
+        let scaled = (u128::from(old_state.level) * u128::from(self.per_token)).div_ceil(u128::from(old.per_token));
         let max_level = 2 * self.full_level();
-        BucketState {
-            last: tick,
-            level: u64::try_from(scaled).unwrap_or(max_level).min(max_level),
-        }
+        BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
     }
 }
 
@@ -248,11 +222,6 @@ impl Bucket {
         let scaled = u128::from(state.level) * u128::from(share.per_token);
         let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
         let max_level = 2 * share.full_level();
-        BucketState {
-            last: state.last,
-            level: u64::try_from(share_level)
-                .unwrap_or(max_level)
-                .min(max_level),
-        }
+        BucketState { last: state.last, level: u64::try_from(share_level).unwrap_or(max_level).min(max_level) }
     }
 }

@@ -40,19 +40,16 @@ impl Limit {
                 let sub_windows = newest_first.map(|(age, count)| {
                     // A clock set back to the Unix epoch leaves counts from before the epoch.
                     let sub_window = window.index.saturating_sub(age);
-                    let end = sub_window
-                        .saturating_add(1)
-                        .saturating_mul(was.sub_window());
+                    let end = sub_window.saturating_add(1).saturating_mul(was.sub_window());
                     (last(end - 1), count)
                 });
                 CounterState::Strict(new.adopt(sub_windows, tick))
             }
             (AnyMeter::Log(new), AnyMeter::Log(_), CounterState::Log(log)) => {
                 // A stamp rounded up to a coarse grain may lie ahead of the clock, but its charge never did.
-                CounterState::Log(new.adopt(log.entries().map(|entry| LogEntry {
-                    stamp: last(entry.stamp).min(tick),
-                    ..entry
-                })))
+                CounterState::Log(
+                    new.adopt(log.entries().map(|entry| LogEntry { stamp: last(entry.stamp).min(tick), ..entry })),
+                )
             }
             _ => self.with_used(old.used(&state, at), seen),
         }
@@ -63,15 +60,9 @@ impl Limit {
         let tick = ceil(self.tick, now);
         match &self.meter {
             AnyMeter::Bucket(meter) => CounterState::Bucket(meter.with_used(tick, used)),
-            AnyMeter::Fixed(meter) => {
-                CounterState::Fixed(meter.with_used(self.tick.floor(now), used))
-            }
-            AnyMeter::Sliding(meter) => {
-                CounterState::Sliding(meter.with_used(self.tick.floor(now), used))
-            }
-            AnyMeter::Strict(meter) => {
-                CounterState::Strict(meter.with_used(self.tick.floor(now), used))
-            }
+            AnyMeter::Fixed(meter) => CounterState::Fixed(meter.with_used(self.tick.floor(now), used)),
+            AnyMeter::Sliding(meter) => CounterState::Sliding(meter.with_used(self.tick.floor(now), used)),
+            AnyMeter::Strict(meter) => CounterState::Strict(meter.with_used(self.tick.floor(now), used)),
             AnyMeter::Log(meter) => CounterState::Log(meter.with_used(tick, used)),
         }
     }

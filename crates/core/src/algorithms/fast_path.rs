@@ -49,12 +49,7 @@ impl Limit {
     /// Advances the state in `words`, which was made under this limit, and charges `cost` if it fits. `None` for
     /// algorithms that keep more than two words.
     #[inline]
-    pub fn charge_words<T: MaybeFigures>(
-        &self,
-        words: [u64; 2],
-        now: Nanos,
-        cost: Cost,
-    ) -> Option<FastOutcome<T>> {
+    pub fn charge_words<T: MaybeFigures>(&self, words: [u64; 2], now: Nanos, cost: Cost) -> Option<FastOutcome<T>> {
         match &self.meter {
             AnyMeter::Bucket(meter) => Some(self.charge_meter(meter, words, now, cost)),
             AnyMeter::Fixed(meter) => Some(self.charge_meter(meter, words, now, cost)),
@@ -64,13 +59,7 @@ impl Limit {
     }
 
     #[inline]
-    fn charge_meter<M, T>(
-        &self,
-        meter: &M,
-        words: [u64; 2],
-        now: Nanos,
-        cost: Cost,
-    ) -> FastOutcome<T>
+    fn charge_meter<M, T>(&self, meter: &M, words: [u64; 2], now: Nanos, cost: Cost) -> FastOutcome<T>
     where
         M: Meter<State: TwoWordState>,
         T: MaybeFigures,
@@ -121,11 +110,7 @@ impl TwoWordState for SlidingState {
     #[inline]
     fn from_words([index, counts]: [u64; 2]) -> Self {
         let [current, previous] = halves(counts);
-        SlidingState {
-            index,
-            current,
-            previous,
-        }
+        SlidingState { index, current, previous }
     }
 
     #[inline]

@@ -56,11 +56,7 @@ impl Meter for FixedWindow {
     }
 
     fn fresh(&self, tick: u64) -> FixedState {
-        FixedState {
-            end: self.grid.bounds(tick).1,
-            count: 0,
-            next: 0,
-        }
+        FixedState { end: self.grid.bounds(tick).1, count: 0, next: 0 }
     }
 
     #[inline]
@@ -143,10 +139,7 @@ impl Meter for FixedWindow {
 
     fn with_used(&self, tick: u64, used: u64) -> FixedState {
         let fresh = self.fresh(tick);
-        FixedState {
-            count: self.add(0, used),
-            ..fresh
-        }
+        FixedState { count: self.add(0, used), ..fresh }
     }
 
     fn merge(&self, state: &mut FixedState, other: &FixedState, _tick: u64) {
@@ -164,21 +157,11 @@ impl FixedWindow {
     /// Moves the count of another window, which ended at `old_end` in this limit's ticks, into the window that
     /// contains `tick`. The part to carry over by this guard is known only if the edge is the same and the old guard
     /// was no narrower; otherwise all of it is carried over, which over-counts rather than under-counts.
-    pub(crate) fn adopt(
-        &self,
-        old_state: &FixedState,
-        old_end: u64,
-        guard_known: bool,
-        tick: u64,
-    ) -> FixedState {
+    pub(crate) fn adopt(&self, old_state: &FixedState, old_end: u64, guard_known: bool, tick: u64) -> FixedState {
         let mut state = self.with_used(tick, u64::from(old_state.count));
         if self.guarded(state.end, tick) {
             let known = guard_known && old_end == state.end;
-            let next = if known {
-                old_state.next
-            } else {
-                old_state.count
-            };
+            let next = if known { old_state.next } else { old_state.count };
             state.next = self.add(0, u64::from(next));
         }
         state

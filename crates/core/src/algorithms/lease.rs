@@ -13,11 +13,7 @@ use crate::units::Nanos;
 pub(super) const MIN_TTL: Nanos = Nanos::from_millis(5);
 
 /// The lifetime of a lease and the burst that remains of `burst`. At most half of a burst is given up.
-pub(super) fn ttl_and_burst(
-    spec: &Spec,
-    burst: u64,
-    wanted: Nanos,
-) -> Result<(Nanos, u64), SpecError> {
+pub(super) fn ttl_and_burst(spec: &Spec, burst: u64, wanted: Nanos) -> Result<(Nanos, u64), SpecError> {
     match spec.algorithm {
         Algorithm::SlidingLog | Algorithm::LeakyQueue => return Err(SpecError::NotLeasable),
         Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingWindowStrict => {
@@ -25,10 +21,7 @@ pub(super) fn ttl_and_burst(
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {}
     }
-    let (count, window) = (
-        u128::from(spec.count),
-        u128::from(spec.window.length().get()),
-    );
+    let (count, window) = (u128::from(spec.count), u128::from(spec.window.length().get()));
     let half = u128::from(burst) * window / (2 * count);
     let ttl = wanted.min(Nanos::new(u64::try_from(half).unwrap_or(u64::MAX)));
     let refilled_in = |span: Nanos| (count * u128::from(span.get())).div_ceil(window);
@@ -53,16 +46,10 @@ pub(super) fn next_edge(meter: &AnyMeter, tick: u64) -> Option<u64> {
             let guarded = end.saturating_sub(window.guard);
             Some(if tick < guarded { guarded } else { end })
         }
-        AnyMeter::Sliding(window) => Some(
-            (tick / window.width)
-                .saturating_add(1)
-                .saturating_mul(window.width),
-        ),
-        AnyMeter::Strict(window) => Some(
-            (tick / window.sub_window())
-                .saturating_add(1)
-                .saturating_mul(window.sub_window()),
-        ),
+        AnyMeter::Sliding(window) => Some((tick / window.width).saturating_add(1).saturating_mul(window.width)),
+        AnyMeter::Strict(window) => {
+            Some((tick / window.sub_window()).saturating_add(1).saturating_mul(window.sub_window()))
+        }
         // Never leased.
         AnyMeter::Log(_) => Some(tick),
     }

@@ -94,9 +94,7 @@ impl Limit {
             return Err(SpecError::BurstOnWindow);
         }
         if !spec.algorithm.takes_burst() && spec.count > MAX_PER_WINDOW {
-            return Err(SpecError::TooMany {
-                max: MAX_PER_WINDOW,
-            });
+            return Err(SpecError::TooMany { max: MAX_PER_WINDOW });
         }
         let (lease_ttl, burst) = match spec.lease_ttl {
             Some(wanted) => lease::ttl_and_burst(spec, burst, wanted).map(|(l, b)| (Some(l), b))?,
@@ -177,10 +175,7 @@ impl Limit {
     #[must_use]
     pub fn with_ceiling(&self, units: u64) -> Limit {
         let full_capacity = self.full_capacity();
-        Limit {
-            headroom: full_capacity - units.clamp(1, full_capacity),
-            ..self.clone()
-        }
+        Limit { headroom: full_capacity - units.clamp(1, full_capacity), ..self.clone() }
     }
 
     /// Units per [`Limit::per`].
@@ -304,9 +299,7 @@ impl Limit {
     pub fn refund(&self, state: &mut CounterState, at: Moment, charged: Nanos, cost: Cost) {
         let (tick, charged) = (at.advanced.tick, self.tick.floor(charged));
         let units = cost.get();
-        with!(self, state, |metered, inner| metered
-            .meter
-            .refund(inner, tick, charged, units));
+        with!(self, state, |metered, inner| metered.meter.refund(inner, tick, charged, units));
     }
 
     /// The largest cost that would fit.
@@ -342,27 +335,17 @@ impl Limit {
     /// Units in use, rounded up.
     pub fn used(&self, state: &CounterState, at: Moment) -> u64 {
         let tick = at.advanced.tick;
-        with!(self, state, |metered, inner| metered
-            .meter
-            .used(inner, tick))
+        with!(self, state, |metered, inner| metered.meter.used(inner, tick))
     }
 
     /// Merges another state of the same subject, by maximum. Both are made with this limit.
     pub fn merge(&self, state: &mut CounterState, other: &CounterState, now: Nanos) {
         let tick = self.tick.floor(now);
         match (&self.meter, state, other) {
-            (AnyMeter::Bucket(m), CounterState::Bucket(a), CounterState::Bucket(b)) => {
-                m.merge(a, b, tick)
-            }
-            (AnyMeter::Fixed(m), CounterState::Fixed(a), CounterState::Fixed(b)) => {
-                m.merge(a, b, tick)
-            }
-            (AnyMeter::Sliding(m), CounterState::Sliding(a), CounterState::Sliding(b)) => {
-                m.merge(a, b, tick)
-            }
-            (AnyMeter::Strict(m), CounterState::Strict(a), CounterState::Strict(b)) => {
-                m.merge(a, b, tick)
-            }
+            (AnyMeter::Bucket(m), CounterState::Bucket(a), CounterState::Bucket(b)) => m.merge(a, b, tick),
+            (AnyMeter::Fixed(m), CounterState::Fixed(a), CounterState::Fixed(b)) => m.merge(a, b, tick),
+            (AnyMeter::Sliding(m), CounterState::Sliding(a), CounterState::Sliding(b)) => m.merge(a, b, tick),
+            (AnyMeter::Strict(m), CounterState::Strict(a), CounterState::Strict(b)) => m.merge(a, b, tick),
             (AnyMeter::Log(m), CounterState::Log(a), CounterState::Log(b)) => m.merge(a, b, tick),
             _ => unreachable!("a state is read only under the limit that made or adopted it"),
         }
@@ -377,18 +360,11 @@ impl AnyMeter {
         };
         if spec.algorithm == Algorithm::FixedWindow {
             let grid = match &spec.window {
-                Window::Span(width) => WindowGrid::Aligned {
-                    width: exact_ticks(*width)?,
-                    phase: 0,
-                },
-                Window::Shifted { width, phase } => WindowGrid::Aligned {
-                    width: exact_ticks(*width)?,
-                    phase: tick.floor(*phase),
-                },
-                Window::Edges { edges, .. } => WindowGrid::Edges {
-                    edges: Arc::clone(edges),
-                    tick,
-                },
+                Window::Span(width) => WindowGrid::Aligned { width: exact_ticks(*width)?, phase: 0 },
+                Window::Shifted { width, phase } => {
+                    WindowGrid::Aligned { width: exact_ticks(*width)?, phase: tick.floor(*phase) }
+                }
+                Window::Edges { edges, .. } => WindowGrid::Edges { edges: Arc::clone(edges), tick },
             };
             return Some(AnyMeter::Fixed(FixedWindow {
                 limit: spec.count,
@@ -401,19 +377,13 @@ impl AnyMeter {
         Some(match spec.algorithm {
             Algorithm::FixedWindow => return None,
             Algorithm::SlidingLog => AnyMeter::Log(SlidingLog::new(count, width, precision)?),
-            Algorithm::SlidingWindow => {
-                AnyMeter::Sliding(SlidingWindow::new(count, width, precision)?)
-            }
-            Algorithm::SlidingWindowStrict => {
-                AnyMeter::Strict(StrictWindow::new(count, width, precision)?)
-            }
+            Algorithm::SlidingWindow => AnyMeter::Sliding(SlidingWindow::new(count, width, precision)?),
+            Algorithm::SlidingWindowStrict => AnyMeter::Strict(StrictWindow::new(count, width, precision)?),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 AnyMeter::Bucket(Bucket::new(count, width, burst, precision)?)
             }
             Algorithm::LeakyQueue => {
-                let max_delay = spec
-                    .max_delay
-                    .map_or(u64::MAX, |max_delay| tick.floor(max_delay));
+                let max_delay = spec.max_delay.map_or(u64::MAX, |max_delay| tick.floor(max_delay));
                 let bucket = Bucket::new(count, width, burst, precision)?;
                 AnyMeter::Bucket(bucket.with_max_delay(max_delay))
             }

@@ -16,20 +16,13 @@ pub(super) struct Metered<'l, M> {
 impl<'l, M: Meter> Metered<'l, M> {
     #[inline]
     pub(super) fn new(meter: &'l M, tick: Tick, headroom: u64) -> Self {
-        Metered {
-            meter,
-            tick,
-            headroom,
-        }
+        Metered { meter, tick, headroom }
     }
 
     #[inline]
     pub(super) fn advance(&self, state: &mut M::State, now: Nanos) -> Moment {
         let (tick, tolerance) = (self.tick.floor(now), self.tick.floor(CLOCK_TOLERANCE));
-        Moment {
-            now,
-            advanced: self.meter.advance(state, tick, tolerance),
-        }
+        Moment { now, advanced: self.meter.advance(state, tick, tolerance) }
     }
 
     #[inline]
@@ -53,15 +46,9 @@ impl<'l, M: Meter> Metered<'l, M> {
     pub(super) fn verdict(&self, at: Moment, wait: TickWait) -> Verdict {
         match wait {
             TickWait::None => Verdict::Allow { delay: Nanos::ZERO },
-            TickWait::Delayed(until) => Verdict::Allow {
-                delay: self.delay(at, until),
-            },
-            TickWait::Until(until) => Verdict::Deny {
-                retry: Retry::After(self.until(at, until)),
-            },
-            TickWait::Never => Verdict::Deny {
-                retry: Retry::Never,
-            },
+            TickWait::Delayed(until) => Verdict::Allow { delay: self.delay(at, until) },
+            TickWait::Until(until) => Verdict::Deny { retry: Retry::After(self.until(at, until)) },
+            TickWait::Never => Verdict::Deny { retry: Retry::Never },
         }
     }
 
@@ -89,16 +76,11 @@ impl<'l, M: Meter> Metered<'l, M> {
             TickWait::Until(until) => self.until(at, until),
             _ => Nanos::ZERO,
         };
-        Figures {
-            remaining,
-            reset_after: self.fresh_at(state, at).since(at.now),
-            more_after,
-        }
+        Figures { remaining, reset_after: self.fresh_at(state, at).since(at.now), more_after }
     }
 
     #[inline]
     pub(super) fn fresh_at(&self, state: &M::State, at: Moment) -> Nanos {
-        self.tick
-            .start(self.meter.fresh_at(state, at.advanced.tick))
+        self.tick.start(self.meter.fresh_at(state, at.advanced.tick))
     }
 }

@@ -109,10 +109,7 @@ pub(crate) struct Advanced {
 
 impl Advanced {
     const fn at(tick: u64) -> Self {
-        Advanced {
-            tick,
-            stepped: false,
-        }
+        Advanced { tick, stepped: false }
     }
 
     /// The clock reads earlier than the state: time stands still until it catches up.
@@ -122,10 +119,7 @@ impl Advanced {
 
     /// The state was too far ahead and has been moved.
     const fn stepped_to(tick: u64) -> Self {
-        Advanced {
-            tick,
-            stepped: true,
-        }
+        Advanced { tick, stepped: true }
     }
 }
 

@@ -94,31 +94,16 @@ impl Limit {
                 max_delay: bucket.max_delay_ticks(),
             },
             AnyMeter::Fixed(window) => match &window.grid {
-                WindowGrid::Aligned { width, phase } => Parameters::Fixed {
-                    limit: window.limit,
-                    width: *width,
-                    phase: *phase,
-                    guard: window.guard,
-                },
-                WindowGrid::Edges { edges, .. } => Parameters::Calendar {
-                    limit: window.limit,
-                    guard: window.guard,
-                    edges: Arc::clone(edges),
-                },
+                WindowGrid::Aligned { width, phase } => {
+                    Parameters::Fixed { limit: window.limit, width: *width, phase: *phase, guard: window.guard }
+                }
+                WindowGrid::Edges { edges, .. } => {
+                    Parameters::Calendar { limit: window.limit, guard: window.guard, edges: Arc::clone(edges) }
+                }
             },
-            AnyMeter::Sliding(window) => Parameters::Sliding {
-                limit: window.limit,
-                width: window.width,
-            },
-            AnyMeter::Strict(window) => Parameters::Strict {
-                limit: window.limit,
-                sub_window: window.sub_window,
-            },
-            AnyMeter::Log(log) => Parameters::Log {
-                limit: log.limit,
-                width: log.width,
-                grain: log.grain,
-            },
+            AnyMeter::Sliding(window) => Parameters::Sliding { limit: window.limit, width: window.width },
+            AnyMeter::Strict(window) => Parameters::Strict { limit: window.limit, sub_window: window.sub_window },
+            AnyMeter::Log(log) => Parameters::Log { limit: log.limit, width: log.width, grain: log.grain },
         }
     }
 
@@ -128,15 +113,10 @@ impl Limit {
         let wide = |a: u64, b: u64, times: u128| exact(u128::from(a) * u128::from(b) * times);
         self.tick != Tick::Nano
             && match self.parameters() {
-                Parameters::Bucket {
-                    per_token,
-                    per_tick,
-                    tokens,
-                    ..
-                } => wide(tokens, per_token, 2) && exact(u128::from(per_tick)),
-                Parameters::Fixed { width, guard, .. } => {
-                    width < MAX_SCRIPT_TIME / 2 && guard < MAX_SCRIPT_TIME / 2
+                Parameters::Bucket { per_token, per_tick, tokens, .. } => {
+                    wide(tokens, per_token, 2) && exact(u128::from(per_tick))
                 }
+                Parameters::Fixed { width, guard, .. } => width < MAX_SCRIPT_TIME / 2 && guard < MAX_SCRIPT_TIME / 2,
                 Parameters::Calendar { guard, .. } => guard < MAX_SCRIPT_TIME / 2,
                 Parameters::Sliding { limit, width } => wide(limit, width, 5),
                 Parameters::Strict { sub_window, .. } => wide(sub_window, 40, 1),
@@ -156,39 +136,19 @@ impl Limit {
     /// contain the permitted amount.
     pub fn from_parameters(parameters: &Parameters, tick: Tick) -> Option<Limit> {
         let (meter, algorithm) = match parameters {
-            Parameters::Bucket {
-                per_token,
-                per_tick,
-                tokens,
-                max_delay: _,
-            } if *per_token > 0 && *per_tick > 0 => {
+            Parameters::Bucket { per_token, per_tick, tokens, max_delay: _ } if *per_token > 0 && *per_tick > 0 => {
                 let bucket = Bucket::from_parameters(*per_token, *per_tick, *tokens);
                 (AnyMeter::Bucket(bucket), Algorithm::TokenBucket)
             }
-            Parameters::Fixed {
-                limit,
-                width,
-                phase,
-                guard,
-            } if *width > 0 => {
+            Parameters::Fixed { limit, width, phase, guard } if *width > 0 => {
                 let (width, phase) = (*width, *phase);
                 let grid = WindowGrid::Aligned { width, phase };
-                (
-                    AnyMeter::fixed(*limit, grid, *guard),
-                    Algorithm::FixedWindow,
-                )
+                (AnyMeter::fixed(*limit, grid, *guard), Algorithm::FixedWindow)
             }
-            Parameters::Calendar {
-                limit,
-                guard,
-                edges,
-            } => {
+            Parameters::Calendar { limit, guard, edges } => {
                 let edges = Arc::clone(edges);
                 let grid = WindowGrid::Edges { edges, tick };
-                (
-                    AnyMeter::fixed(*limit, grid, *guard),
-                    Algorithm::FixedWindow,
-                )
+                (AnyMeter::fixed(*limit, grid, *guard), Algorithm::FixedWindow)
             }
             Parameters::Sliding { limit, width } if *width > 0 => {
                 let (limit, width) = (*limit, *width);
@@ -200,17 +160,9 @@ impl Limit {
                 let window = StrictWindow { limit, sub_window };
                 (AnyMeter::Strict(window), Algorithm::SlidingWindowStrict)
             }
-            Parameters::Log {
-                limit,
-                width,
-                grain,
-            } if *grain > 0 => {
+            Parameters::Log { limit, width, grain } if *grain > 0 => {
                 let (limit, width, grain) = (*limit, *width, *grain);
-                let log = SlidingLog {
-                    limit,
-                    width,
-                    grain,
-                };
+                let log = SlidingLog { limit, width, grain };
                 (AnyMeter::Log(log), Algorithm::SlidingLog)
             }
             _ => return None,
@@ -287,15 +239,7 @@ mod tests {
         let tags = Algorithm::ALL.map(|algorithm| limit(algorithm, 100, Precision::Script).tag());
         assert_eq!(
             tags,
-            [
-                2_831_391_295,
-                4_155_674_984,
-                2_626_378_530,
-                2_205_328_022,
-                1_154_928_666,
-                1_154_928_666,
-                1_440_178_081
-            ]
+            [2_831_391_295, 4_155_674_984, 2_626_378_530, 2_205_328_022, 1_154_928_666, 1_154_928_666, 1_440_178_081]
         );
     }
 

@@ -74,10 +74,8 @@ impl Limit {
         share.count = units;
         share.meter = match &self.meter {
             AnyMeter::Bucket(bucket) => {
-                let (over, under) = (
-                    u64::from(division.percent.min(100)),
-                    100 * division.sharing_nodes(self.full_capacity()),
-                );
+                let (over, under) =
+                    (u64::from(division.percent.min(100)), 100 * division.sharing_nodes(self.full_capacity()));
                 share.count = self.count;
                 share.per = slowed_period(self.per, over, under);
                 AnyMeter::Bucket(bucket.scaled(units, over, under))
@@ -103,11 +101,9 @@ impl Limit {
             (AnyMeter::Bucket(bucket), AnyMeter::Bucket(own), CounterState::Bucket(level)) => {
                 CounterState::Bucket(bucket.split(level, own, u64::from(parts)))
             }
-            (_, _, CounterState::Fixed(window)) => CounterState::Fixed(FixedState {
-                end: window.end,
-                count: part(window.count),
-                next: part(window.next),
-            }),
+            (_, _, CounterState::Fixed(window)) => {
+                CounterState::Fixed(FixedState { end: window.end, count: part(window.count), next: part(window.next) })
+            }
             (_, _, CounterState::Sliding(window)) => {
                 let mut splitter = CumulativeSplit::new(parts);
                 CounterState::Sliding(SlidingState {
@@ -148,11 +144,7 @@ struct CumulativeSplit {
 
 impl CumulativeSplit {
     fn new(parts: u32) -> Self {
-        CumulativeSplit {
-            parts: u64::from(parts),
-            total: 0,
-            assigned: 0,
-        }
+        CumulativeSplit { parts: u64::from(parts), total: 0, assigned: 0 }
     }
 
     fn next(&mut self, count: u32) -> u32 {
@@ -176,11 +168,7 @@ mod tests {
     use crate::units::Cost;
 
     fn division(nodes: u32, rank: Option<u32>) -> Division {
-        Division {
-            percent: 80,
-            nodes,
-            rank,
-        }
+        Division { percent: 80, nodes, rank }
     }
 
     fn limit(algorithm: Algorithm, count: u64) -> Limit {
@@ -239,11 +227,7 @@ mod tests {
                 }
                 let total = (count * 4 / 5).max(1);
                 // Ten windows, and a burst before the first.
-                let max = if algorithm.takes_burst() {
-                    total + count * 8
-                } else {
-                    total * 10
-                };
+                let max = if algorithm.takes_burst() { total + count * 8 } else { total * 10 };
                 assert!(admitted <= max, "{algorithm} {count}/{nodes}: {admitted}");
                 // A window of two counts with a limit of one unit admits it every other time.
                 let least = match algorithm {
@@ -280,20 +264,13 @@ mod tests {
 
     #[test]
     fn a_rate_too_fine_to_be_exact_is_rounded_down() {
-        let spec = Spec::new(
-            Algorithm::TokenBucket,
-            999_983,
-            Nanos::from_secs(86_400 * 365),
-        );
+        let spec = Spec::new(Algorithm::TokenBucket, 999_983, Nanos::from_secs(86_400 * 365));
         let limit = Limit::compile(&spec.burst(1_000_000), Precision::Memory).unwrap();
         let share = limit.share(division(1_009, Some(0))).unwrap();
         let mut state = share.with_used(share.capacity(), Nanos::ZERO);
         let at = share.advance(&mut state, Nanos::from_secs(86_400 * 365));
         let refilled = share.remaining(&state, at);
         let exact = 999_983 * 8 / 10 / 1_009;
-        assert!(
-            refilled <= exact && refilled >= exact - 1,
-            "{refilled} of {exact}"
-        );
+        assert!(refilled <= exact && refilled >= exact - 1, "{refilled} of {exact}");
     }
 }

@@ -98,16 +98,8 @@ impl SlidingLog {
     /// `limit` units per `width` ticks; `None` if the end of a window would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         let exact = u128::from(width) * 4 < precision.ceiling();
-        let grain = if limit <= MAX_LOG_ENTRIES {
-            1
-        } else {
-            width.div_ceil(MAX_LOG_ENTRIES - 2).max(1)
-        };
-        exact.then_some(SlidingLog {
-            limit,
-            width,
-            grain,
-        })
+        let grain = if limit <= MAX_LOG_ENTRIES { 1 } else { width.div_ceil(MAX_LOG_ENTRIES - 2).max(1) };
+        exact.then_some(SlidingLog { limit, width, grain })
     }
 
     fn stamp(&self, tick: u64) -> u64 {
@@ -135,10 +127,8 @@ impl Meter for SlidingLog {
                 advanced = Advanced::frozen_at(seen);
             } else if seen > tick {
                 let shift = newest - self.stamp(tick);
-                let shifted = state.entries().map(|entry| LogEntry {
-                    stamp: entry.stamp.saturating_sub(shift),
-                    ..entry
-                });
+                let shifted =
+                    state.entries().map(|entry| LogEntry { stamp: entry.stamp.saturating_sub(shift), ..entry });
                 *state = LogState::from_entries(shifted.collect());
                 advanced = Advanced::stepped_to(tick);
             }
@@ -239,10 +229,7 @@ impl Meter for SlidingLog {
 impl SlidingLog {
     /// Converts entries of another log, with stamps already in this limit's ticks.
     pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
-        let rounded = entries.map(|entry| LogEntry {
-            stamp: self.stamp(entry.stamp),
-            ..entry
-        });
+        let rounded = entries.map(|entry| LogEntry { stamp: self.stamp(entry.stamp), ..entry });
         self.clamped(LogState::from_entries(rounded.collect()))
     }
 

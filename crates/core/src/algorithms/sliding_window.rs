@@ -58,11 +58,7 @@ impl Meter for SlidingWindow {
     }
 
     fn fresh(&self, tick: u64) -> SlidingState {
-        SlidingState {
-            index: tick / self.width,
-            current: 0,
-            previous: 0,
-        }
+        SlidingState { index: tick / self.width, current: 0, previous: 0 }
     }
 
     #[inline]
@@ -140,10 +136,7 @@ impl Meter for SlidingWindow {
 
     fn with_used(&self, tick: u64, used: u64) -> SlidingState {
         let fresh = self.fresh(tick);
-        SlidingState {
-            current: self.add(0, used),
-            ..fresh
-        }
+        SlidingState { current: self.add(0, used), ..fresh }
     }
 
     fn merge(&self, state: &mut SlidingState, other: &SlidingState, _tick: u64) {
@@ -159,12 +152,7 @@ impl Meter for SlidingWindow {
 impl SlidingWindow {
     /// Converts counts of another width, both in this limit's ticks: each goes to the latest window it overlaps, which
     /// over-counts rather than under-counts.
-    pub(crate) fn adopt(
-        &self,
-        old_start: u64,
-        old_state: &SlidingState,
-        tick: u64,
-    ) -> SlidingState {
+    pub(crate) fn adopt(&self, old_start: u64, old_state: &SlidingState, tick: u64) -> SlidingState {
         let mut state = self.fresh(tick);
         let start = state.index * self.width;
         state.current = self.add(0, u64::from(old_state.current));

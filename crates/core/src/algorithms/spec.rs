@@ -56,10 +56,7 @@ impl Algorithm {
 
     /// Whether it has a burst.
     pub const fn takes_burst(self) -> bool {
-        matches!(
-            self,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue
-        )
+        matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue)
     }
 }
 

@@ -32,10 +32,7 @@ impl StrictWindow {
     /// `limit` units per `width` ticks; `None` if the end of a window would not be exact.
     pub(crate) fn new(limit: u64, width: u64, precision: Precision) -> Option<Self> {
         let exact = u128::from(width) * 4 < precision.ceiling();
-        exact.then_some(StrictWindow {
-            limit,
-            sub_window: width.div_ceil(SUB_WINDOWS),
-        })
+        exact.then_some(StrictWindow { limit, sub_window: width.div_ceil(SUB_WINDOWS) })
     }
 
     /// The first tick of the sub-window `ahead` sub-windows after the newest one, or the end of time.
@@ -66,10 +63,7 @@ impl Meter for StrictWindow {
     }
 
     fn fresh(&self, tick: u64) -> StrictState {
-        StrictState {
-            index: tick / self.sub_window,
-            counts: [0; TRACKED_SUB_WINDOWS],
-        }
+        StrictState { index: tick / self.sub_window, counts: [0; TRACKED_SUB_WINDOWS] }
     }
 
     #[inline]
@@ -83,11 +77,8 @@ impl Meter for StrictWindow {
             state.index = index;
             return Advanced::stepped_to(tick);
         }
-        let elapsed = usize::try_from(index - state.index)
-            .map_or(TRACKED_SUB_WINDOWS, |n| n.min(TRACKED_SUB_WINDOWS));
-        state
-            .counts
-            .copy_within(..TRACKED_SUB_WINDOWS - elapsed, elapsed);
+        let elapsed = usize::try_from(index - state.index).map_or(TRACKED_SUB_WINDOWS, |n| n.min(TRACKED_SUB_WINDOWS));
+        state.counts.copy_within(..TRACKED_SUB_WINDOWS - elapsed, elapsed);
         state.counts[..elapsed].fill(0);
         state.index = index;
         Advanced::at(tick)
@@ -136,9 +127,7 @@ impl Meter for StrictWindow {
 
     fn refund(&self, state: &mut StrictState, _tick: u64, charged: u64, units: u64) {
         let age = state.index.checked_sub(charged / self.sub_window);
-        let count = age
-            .and_then(|age| usize::try_from(age).ok())
-            .and_then(|age| state.counts.get_mut(age));
+        let count = age.and_then(|age| usize::try_from(age).ok()).and_then(|age| state.counts.get_mut(age));
         if let Some(count) = count {
             *count = count.saturating_sub(u32::try_from(units).unwrap_or(u32::MAX));
         }
@@ -169,11 +158,7 @@ impl Meter for StrictWindow {
 impl StrictWindow {
     /// Converts counts of other sub-windows, each `(last tick of the sub-window, units)` in this limit's ticks: each
     /// goes to the latest sub-window it overlaps.
-    pub(crate) fn adopt(
-        &self,
-        sub_windows: impl Iterator<Item = (u64, u32)>,
-        tick: u64,
-    ) -> StrictState {
+    pub(crate) fn adopt(&self, sub_windows: impl Iterator<Item = (u64, u32)>, tick: u64) -> StrictState {
         let mut state = self.fresh(tick);
         for (last, units) in sub_windows {
             let age = state.index.saturating_sub(last / self.sub_window);

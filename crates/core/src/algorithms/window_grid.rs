@@ -49,10 +49,7 @@ impl WindowGrid {
     /// not shifted.
     pub(crate) fn staggered(&self, seed: u64) -> WindowGrid {
         match self {
-            WindowGrid::Aligned { width, .. } => WindowGrid::Aligned {
-                width: *width,
-                phase: seed % width,
-            },
+            WindowGrid::Aligned { width, .. } => WindowGrid::Aligned { width: *width, phase: seed % width },
             WindowGrid::Edges { .. } => self.clone(),
         }
     }

@@ -24,11 +24,7 @@ impl AdmissionSpan {
     /// The same span, less certain by `by` on both sides.
     #[must_use]
     pub fn widened(self, by: Nanos) -> AdmissionSpan {
-        AdmissionSpan {
-            from: self.from.since(by),
-            to: self.to.plus(by),
-            units: self.units,
-        }
+        AdmissionSpan { from: self.from.since(by), to: self.to.plus(by), units: self.units }
     }
 }
 
@@ -48,9 +44,7 @@ pub fn surely_within_bound(limit: &Limit, spans: &[AdmissionSpan]) -> Result<(),
         Algorithm::FixedWindow => check_windows(limit, spans, |at| limit.window_at(at)),
         Algorithm::SlidingLog | Algorithm::SlidingWindowStrict => {
             let windows = |ticks: u64| u128::from(ticks / width) + 1;
-            check_intervals(limit, spans, |ticks| {
-                windows(ticks) * u128::from(limit.count())
-            })
+            check_intervals(limit, spans, |ticks| windows(ticks) * u128::from(limit.count()))
         }
         Algorithm::SlidingWindow => {
             check_windows(limit, spans, |at| Some(limit.tick().floor(at) / width))?;
@@ -70,27 +64,16 @@ fn check_windows<W: PartialEq>(
     window: impl Fn(Nanos) -> W,
 ) -> Result<(), Violation> {
     let inside = spans.iter().filter(|s| window(s.from) == window(s.to));
-    let mut history: Vec<Admission> = inside
-        .map(|span| Admission {
-            at: span.from,
-            units: span.units,
-        })
-        .collect();
+    let mut history: Vec<Admission> = inside.map(|span| Admission { at: span.from, units: span.units }).collect();
     history.sort_by_key(|admission| admission.at);
     match limit.algorithm() {
-        Algorithm::SlidingWindow => {
-            super::check_aligned_windows(limit, &super::in_ticks(limit, &history))
-        }
+        Algorithm::SlidingWindow => super::check_aligned_windows(limit, &super::in_ticks(limit, &history)),
         _ => within_bound(limit, &history),
     }
 }
 
 /// Checks all spans between the start of one span and the end of another.
-fn check_intervals(
-    limit: &Limit,
-    spans: &[AdmissionSpan],
-    bound_for: impl Fn(u64) -> u128,
-) -> Result<(), Violation> {
+fn check_intervals(limit: &Limit, spans: &[AdmissionSpan], bound_for: impl Fn(u64) -> u128) -> Result<(), Violation> {
     let tick = |at: Nanos| limit.tick().floor(at);
     let mut by_end = spans.to_vec();
     by_end.sort_by_key(|span| span.to);

@@ -70,9 +70,7 @@ pub(super) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
             "week" | "w" => Ok(RateWindow::Calendar(CalendarUnit::Week)),
             "month" => Ok(RateWindow::Calendar(CalendarUnit::Month)),
             "ms" => Err(DurationError::Unknown),
-            unit => Ok(RateWindow::Duration(Nanos::from_millis(
-                unit_millis(unit).ok_or(DurationError::Unknown)?,
-            ))),
+            unit => Ok(RateWindow::Duration(Nanos::from_millis(unit_millis(unit).ok_or(DurationError::Unknown)?))),
         };
     }
     if matches!(unit, "month" | "months") {
@@ -80,10 +78,8 @@ pub(super) fn parse_window(text: &str) -> Result<RateWindow, DurationError> {
     }
     let millis = unit_millis(unit).ok_or(DurationError::Unknown)?;
     let number: u64 = number.parse().map_err(|_| DurationError::TooLong)?;
-    let nanos = number
-        .checked_mul(millis)
-        .and_then(|span| span.checked_mul(1_000_000))
-        .ok_or(DurationError::TooLong)?;
+    let nanos =
+        number.checked_mul(millis).and_then(|span| span.checked_mul(1_000_000)).ok_or(DurationError::TooLong)?;
     match nanos {
         0 => Err(DurationError::Zero),
         nanos => Ok(RateWindow::Duration(Nanos::new(nanos))),
@@ -135,9 +131,7 @@ impl fmt::Display for RateWindow {
             (1_000, "s", "second"),
             (1, "ms", "1ms"),
         ];
-        let fits = units
-            .into_iter()
-            .find(|(millis, ..)| span.is_multiple_of(*millis));
+        let fits = units.into_iter().find(|(millis, ..)| span.is_multiple_of(*millis));
         match fits {
             Some((millis, _, alone)) if millis == span => f.write_str(alone),
             Some((millis, unit, _)) => write!(f, "{}{unit}", span / millis),
@@ -161,22 +155,10 @@ mod tests {
     #[test]
     fn units_and_multiples_of_units_are_parsed_and_printed() {
         let secs = |secs| Ok(RateWindow::Duration(Nanos::from_secs(secs)));
-        for (text, span) in [
-            ("second", 1),
-            ("s", 1),
-            ("min", 60),
-            ("m", 60),
-            ("hour", 3_600),
-        ] {
+        for (text, span) in [("second", 1), ("s", 1), ("min", 60), ("m", 60), ("hour", 3_600)] {
             check(text, secs(span));
         }
-        for (text, span) in [
-            ("5m", 300),
-            ("90s", 90),
-            ("24h", 86_400),
-            ("7d", 604_800),
-            ("2w", 1_209_600),
-        ] {
+        for (text, span) in [("5m", 300), ("90s", 90), ("24h", 86_400), ("7d", 604_800), ("2w", 1_209_600)] {
             check(text, secs(span));
         }
         check("250ms", Ok(RateWindow::Duration(Nanos::from_millis(250))));

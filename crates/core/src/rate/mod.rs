@@ -13,9 +13,7 @@ use crate::algorithms::{Algorithm, Limit, Precision, Spec, SpecError};
 
 use self::duration::parse_window;
 
-pub use self::duration::{
-    CalendarUnit, DurationError, RateWindow, parse_duration, parse_positive_duration,
-};
+pub use self::duration::{CalendarUnit, DurationError, RateWindow, parse_duration, parse_positive_duration};
 
 /// A parsed rate, not yet bound to an algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -54,10 +52,7 @@ impl std::error::Error for RateError {}
 
 impl RateError {
     fn new(found: impl Into<String>, problem: impl Into<String>) -> Self {
-        RateError {
-            found: found.into(),
-            problem: problem.into(),
-        }
+        RateError { found: found.into(), problem: problem.into() }
     }
 }
 
@@ -80,8 +75,8 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
         CountError::NotWhole => RateError::new(found(), NOT_WHOLE),
     })?;
     let mut words = rest.split_ascii_whitespace();
-    let window = parse_window(words.next().unwrap_or(""))
-        .map_err(|error| RateError::new(found(), window_error_text(error)))?;
+    let window =
+        parse_window(words.next().unwrap_or("")).map_err(|error| RateError::new(found(), window_error_text(error)))?;
     let burst = match (words.next(), words.next(), words.next()) {
         (None, ..) => None,
         (Some("burst"), Some(burst), None) => Some(parse_burst(burst)?),
@@ -91,11 +86,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
             return Err(RateError::new(found(), problem));
         }
     };
-    Ok(Rate::PerWindow(PerWindow {
-        count,
-        window,
-        burst,
-    }))
+    Ok(Rate::PerWindow(PerWindow { count, window, burst }))
 }
 
 impl Rate {
@@ -109,11 +100,7 @@ impl Rate {
     /// # Errors
     /// If the rate is unlimited or cannot be computed exactly.
     pub fn limit(&self) -> Result<Limit, RateError> {
-        let algorithm = if self.has_burst() {
-            Algorithm::TokenBucket
-        } else {
-            Algorithm::SlidingWindow
-        };
+        let algorithm = if self.has_burst() { Algorithm::TokenBucket } else { Algorithm::SlidingWindow };
         self.limit_with(algorithm)
     }
 
@@ -128,19 +115,14 @@ impl Rate {
             return Err(RateError::new("rate `unlimited`", problem));
         };
         let window = match rate.window {
-            RateWindow::Calendar(CalendarUnit::Week | CalendarUnit::Month)
-                if algorithm == Algorithm::FixedWindow =>
-            {
+            RateWindow::Calendar(CalendarUnit::Week | CalendarUnit::Month) if algorithm == Algorithm::FixedWindow => {
                 let problem = "whose window follows a calendar; write 7d or 30d";
                 return Err(RateError::new(format!("rate `{rate}`"), problem));
             }
             RateWindow::Calendar(unit) => unit.nominal_length(),
             RateWindow::Duration(span) => span,
         };
-        let spec = Spec {
-            burst: rate.burst,
-            ..Spec::new(algorithm, rate.count, window)
-        };
+        let spec = Spec { burst: rate.burst, ..Spec::new(algorithm, rate.count, window) };
         rate.compile(&spec, Precision::Memory)
     }
 }
@@ -159,17 +141,12 @@ impl PerWindow {
         match error {
             SpecError::Zero => RateError::new(found, DENIES_ALL),
             SpecError::BurstOnWindow => RateError::new(
-                format!(
-                    "burst {} with algorithm {}",
-                    self.burst.unwrap_or_default(),
-                    spec.algorithm
-                ),
+                format!("burst {} with algorithm {}", self.burst.unwrap_or_default(), spec.algorithm),
                 "which keeps no burst; remove the burst or write `algorithm: token-bucket`",
             ),
-            SpecError::TooMany { max } => RateError::new(
-                found,
-                format!("whose count is above the {max} that a window can hold; write less"),
-            ),
+            SpecError::TooMany { max } => {
+                RateError::new(found, format!("whose count is above the {max} that a window can hold; write less"))
+            }
             SpecError::BurstBelowLeases { least } => RateError::new(
                 found,
                 format!(
@@ -200,8 +177,7 @@ impl fmt::Display for PerWindow {
 
 const DENIES_ALL: &str = "which would deny everything; write 1 or more";
 const TOO_LARGE: &str = "whose count is more than a counter can hold; write less";
-const NOT_WHOLE: &str =
-    "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
+const NOT_WHOLE: &str = "whose count is not a whole number; write digits only, and 3/2s for 1.5 per second";
 
 enum CountError {
     TooSmall,
@@ -211,15 +187,13 @@ enum CountError {
 
 fn parse_count(text: &str) -> Result<u64, CountError> {
     let digits = text.strip_prefix('-').unwrap_or(text);
-    let whole = digits.starts_with(|c: char| c.is_ascii_digit())
-        && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
+    let whole =
+        digits.starts_with(|c: char| c.is_ascii_digit()) && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_');
     if !whole {
         return Err(CountError::NotWhole);
     }
     let mut digits = digits.bytes().filter(u8::is_ascii_digit);
-    let count = digits.try_fold(0_u64, |sum, digit| {
-        sum.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-    });
+    let count = digits.try_fold(0_u64, |sum, digit| sum.checked_mul(10)?.checked_add(u64::from(digit - b'0')));
     match count {
         Some(0) => Err(CountError::TooSmall),
         _ if text.starts_with('-') => Err(CountError::TooSmall),
@@ -232,13 +206,10 @@ fn parse_burst(text: &str) -> Result<u64, RateError> {
     let found = || format!("burst {}", text.escape_debug());
     parse_count(text).map_err(|wrong| match wrong {
         CountError::TooSmall => RateError::new(found(), DENIES_ALL),
-        CountError::TooLarge => {
-            RateError::new(found(), "which is more than a counter can hold; write less")
+        CountError::TooLarge => RateError::new(found(), "which is more than a counter can hold; write less"),
+        CountError::NotWhole => {
+            RateError::new(format!("burst {}", quoted(text)), "which is not a whole number; write digits only")
         }
-        CountError::NotWhole => RateError::new(
-            format!("burst {}", quoted(text)),
-            "which is not a whole number; write digits only",
-        ),
     })
 }
 
@@ -265,10 +236,7 @@ fn window_error_text(error: DurationError) -> &'static str {
 /// The error for a rate whose products do not stay exact, with what to write instead.
 fn inexact_text(spec: &Spec, precision: Precision) -> String {
     let fits = |burst: u64| {
-        let smaller = Spec {
-            burst: Some(burst),
-            ..spec.clone()
-        };
+        let smaller = Spec { burst: Some(burst), ..spec.clone() };
         Limit::compile(&smaller, precision).is_ok()
     };
     if spec.algorithm.takes_burst() && fits(1) {
@@ -277,9 +245,7 @@ fn inexact_text(spec: &Spec, precision: Precision) -> String {
             let middle = good + (bad - good) / 2;
             *(if fits(middle) { &mut good } else { &mut bad }) = middle;
         }
-        return format!(
-            "which cannot be computed exactly; write burst {good} or less, or a rounder rate"
-        );
+        return format!("which cannot be computed exactly; write burst {good} or less, or a rounder rate");
     }
     "which cannot be computed exactly; write a shorter window or a smaller count".to_owned()
 }

@@ -108,12 +108,8 @@ impl FailureCause {
     /// The cause of an error whose store does not classify its errors.
     pub fn of(error: &StoreError) -> Self {
         match error {
-            StoreError::Unavailable { source, .. } => {
-                FailureCause::new(FailureKind::Other, source.to_string())
-            }
-            StoreError::Rejected { source, .. } => {
-                FailureCause::new(FailureKind::Protocol, source.to_string())
-            }
+            StoreError::Unavailable { source, .. } => FailureCause::new(FailureKind::Other, source.to_string()),
+            StoreError::Rejected { source, .. } => FailureCause::new(FailureKind::Protocol, source.to_string()),
         }
     }
 }

@@ -15,10 +15,7 @@ pub struct ReplyCountError {
 
 /// The replies of a store to `sets` charge sets, if there is one for each. Otherwise an error for each
 /// set: a list that is too short would silently shorten the caller's batch.
-pub fn one_reply_per_set(
-    sets: usize,
-    replies: Vec<Result<Outcome, StoreError>>,
-) -> Vec<Result<Outcome, StoreError>> {
+pub fn one_reply_per_set(sets: usize, replies: Vec<Result<Outcome, StoreError>>) -> Vec<Result<Outcome, StoreError>> {
     if replies.len() == sets {
         return replies;
     }
@@ -26,10 +23,7 @@ pub fn one_reply_per_set(
     let error = |_| {
         Err(StoreError::Rejected {
             command: "charge_each",
-            source: Box::new(ReplyCountError {
-                expected: sets,
-                found,
-            }),
+            source: Box::new(ReplyCountError { expected: sets, found }),
         })
     };
     (0..sets).map(error).collect()

@@ -106,10 +106,7 @@ impl Settle<'_> {
             Used::Unknown => 0,
         };
         let (refund, charge) = match state {
-            ReservationState::Open(_) => (
-                estimate.get().saturating_sub(used),
-                used.saturating_sub(estimate.get()),
-            ),
+            ReservationState::Open(_) => (estimate.get().saturating_sub(used), used.saturating_sub(estimate.get())),
             ReservationState::Returned => (0, used),
             ReservationState::Unknown => (0, 0),
         };
@@ -122,9 +119,7 @@ impl Settle<'_> {
 
     /// The result of the settlement at `now`, given the recorded states of its charges.
     pub fn outcome(&self, states: &[ReservationState], now: Nanos) -> Settled {
-        let open = states
-            .iter()
-            .any(|state| matches!(state, ReservationState::Open(_)));
+        let open = states.iter().any(|state| matches!(state, ReservationState::Open(_)));
         match (open, states.contains(&ReservationState::Returned)) {
             (true, _) => Settled::Done,
             (false, true) => Settled::Late,
@@ -138,11 +133,7 @@ impl Settle<'_> {
         self.used != Used::Unknown && now >= self.settle_deadline()
     }
 
-    fn corrected(
-        &self,
-        states: &[ReservationState],
-        by: impl Fn(Correction) -> Option<Cost>,
-    ) -> ChargeSet<'_> {
+    fn corrected(&self, states: &[ReservationState], by: impl Fn(Correction) -> Option<Cost>) -> ChargeSet<'_> {
         let charges = self.set.charges.iter().zip(states).enumerate();
         let charges = charges.filter_map(|(at, (charge, state))| {
             let mut charge = charge.clone();

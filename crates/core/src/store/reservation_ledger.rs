@@ -100,12 +100,7 @@ impl ReservationLedger {
 
     /// A ledger for at most `max` charges of reservations.
     pub fn new(max: usize) -> Self {
-        ReservationLedger {
-            counters: HashMap::new(),
-            expirations: BTreeSet::new(),
-            count: 0,
-            max,
-        }
+        ReservationLedger { counters: HashMap::new(), expirations: BTreeSet::new(), count: 0, max }
     }
 
     /// The maximum number of charges of reservations.
@@ -138,11 +133,7 @@ impl ReservationLedger {
             return Err(LedgerFullError::Table { max: self.max });
         }
         let fair = MIN_PER_COUNTER.max(free.saturating_sub(self.max / 4) / 2);
-        let open = reserve
-            .set
-            .charges
-            .iter()
-            .map(|charge| self.reservation_count(charge));
+        let open = reserve.set.charges.iter().map(|charge| self.reservation_count(charge));
         match open.max() {
             Some(open) if open >= fair => Err(LedgerFullError::Subject { open }),
             _ => Ok(()),
@@ -162,10 +153,7 @@ impl ReservationLedger {
                 Some((end, counter, id)) if *end <= now => {
                     let (end, counter, id) = (*end, *counter, *id);
                     self.expirations.pop_first();
-                    let own = self
-                        .counters
-                        .get(&counter)
-                        .and_then(|own| own.entries.get(&id));
+                    let own = self.counters.get(&counter).and_then(|own| own.entries.get(&id));
                     if own.is_some_and(|entry| entry.evict_at() == end) {
                         self.remove(counter, id);
                     }
@@ -237,17 +225,9 @@ impl ReservationLedger {
                 continue;
             };
             entry.refunded = true;
-            let LedgerEntry {
-                tag,
-                reserved,
-                charged_at,
-                ..
-            } = *entry;
+            let LedgerEntry { tag, reserved, charged_at, .. } = *entry;
             if tag == charge.limit.tag() {
-                expired.push(ExpiredReservation {
-                    reserved,
-                    charged_at,
-                });
+                expired.push(ExpiredReservation { reserved, charged_at });
             }
             if entry.evict_at() <= now {
                 self.remove(counter, id);
@@ -260,9 +240,7 @@ impl ReservationLedger {
     /// the entry stays, marked as refunded.
     pub fn close(&mut self, settle: &Settle<'_>) -> Vec<ReservationState> {
         let charges = settle.set.charges.iter();
-        charges
-            .map(|charge| self.close_one(settle, charge))
-            .collect()
+        charges.map(|charge| self.close_one(settle, charge)).collect()
     }
 
     fn close_one(&mut self, settle: &Settle<'_>, charge: &Charge<'_>) -> ReservationState {

@@ -40,19 +40,13 @@ impl RestorePoint {
     /// the moment up to which the store has all of them, zero if unknown.
     pub fn record(&mut self, restored: Option<Epoch>, reply: &HeartbeatReply) -> Nanos {
         if self.epoch != Some(reply.epoch) {
-            let was_complete = self
-                .restored_at
-                .is_some_and(|at| at <= reply.last_saved_heartbeat);
+            let was_complete = self.restored_at.is_some_and(|at| at <= reply.last_saved_heartbeat);
             let is_same_clock = reply.last_saved_heartbeat <= self.last_at.plus(MAX_CLOCK_AHEAD);
             let is_proven = self.data_epoch == reply.data_epoch && was_complete && is_same_clock;
             *self = RestorePoint {
                 epoch: Some(reply.epoch),
                 data_epoch: reply.data_epoch,
-                complete_until: if is_proven {
-                    reply.last_saved_heartbeat
-                } else {
-                    Nanos::ZERO
-                },
+                complete_until: if is_proven { reply.last_saved_heartbeat } else { Nanos::ZERO },
                 ..RestorePoint::default()
             };
         }
@@ -75,10 +69,7 @@ impl RestorePoint {
     /// The restore point of another server to which the data was moved.
     #[must_use]
     pub fn after_data_moved(&self) -> Self {
-        RestorePoint {
-            epoch: None,
-            ..self.clone()
-        }
+        RestorePoint { epoch: None, ..self.clone() }
     }
 }
 
@@ -166,10 +157,6 @@ mod tests {
     #[test]
     fn moved_data_is_as_complete_as_before() {
         check(&restored().after_data_moved(), &reply(5, 7, 21, 20), 20);
-        check(
-            &RestorePoint::default().after_data_moved(),
-            &reply(5, 7, 21, 20),
-            0,
-        );
+        check(&RestorePoint::default().after_data_moved(), &reply(5, 7, 21, 20), 0);
     }
 }

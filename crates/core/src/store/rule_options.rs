@@ -44,12 +44,7 @@ pub enum Durability {
 
 impl Durability {
     /// Every level, least first.
-    pub const ALL: [Durability; 4] = [
-        Durability::None,
-        Durability::Replica,
-        Durability::ReplicaAof,
-        Durability::Disk,
-    ];
+    pub const ALL: [Durability; 4] = [Durability::None, Durability::Replica, Durability::ReplicaAof, Durability::Disk];
 
     /// The name in a rules file.
     pub const fn name(self) -> &'static str {
@@ -118,33 +113,20 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Counters in the memory of this process.
-    pub const MEMORY: Capabilities = Capabilities {
-        precision: Precision::Memory,
-        durability: StoreDurability::None,
-    };
+    pub const MEMORY: Capabilities = Capabilities { precision: Precision::Memory, durability: StoreDurability::None };
     /// Counters in the memory of this process, with a journal on disk.
-    pub const JOURNAL: Capabilities = Capabilities {
-        precision: Precision::Memory,
-        durability: StoreDurability::Disk,
-    };
+    pub const JOURNAL: Capabilities = Capabilities { precision: Precision::Memory, durability: StoreDurability::Disk };
     /// Counters in Redis or Valkey.
-    pub const SCRIPTS: Capabilities = Capabilities {
-        precision: Precision::Script,
-        durability: StoreDurability::Replicas,
-    };
+    pub const SCRIPTS: Capabilities =
+        Capabilities { precision: Precision::Script, durability: StoreDurability::Replicas };
     /// No store yet: rules that are only inspected.
-    pub const UNKNOWN: Capabilities = Capabilities {
-        precision: Precision::Memory,
-        durability: StoreDurability::Unknown,
-    };
+    pub const UNKNOWN: Capabilities =
+        Capabilities { precision: Precision::Memory, durability: StoreDurability::Unknown };
 
     /// Whether several nodes may count there. On a store with one node, exact counting costs no round trip and every
     /// other mode is the same.
     pub const fn is_shared(self) -> bool {
-        matches!(
-            self.durability,
-            StoreDurability::Replicas | StoreDurability::Unknown
-        )
+        matches!(self.durability, StoreDurability::Replicas | StoreDurability::Unknown)
     }
 }
 

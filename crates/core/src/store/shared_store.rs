@@ -44,10 +44,7 @@ pub struct StoreStatus {
 /// The status of a store that is shared and may fail.
 pub trait Probe: Send + Sync {
     /// Writes a heartbeat and reads all of them, in one round trip.
-    fn heartbeat(
-        &self,
-        heartbeat: Heartbeat,
-    ) -> impl Future<Output = StoreResult<StoreStatus>> + Send;
+    fn heartbeat(&self, heartbeat: Heartbeat) -> impl Future<Output = StoreResult<StoreStatus>> + Send;
 
     /// The epoch of the latest replies, as far as it is known without a request: a new connection may have reached
     /// another store.

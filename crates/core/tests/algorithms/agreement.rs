@@ -60,10 +60,7 @@ pub(crate) fn run(
         if look.verdict.allows() {
             subject.spend(now, cost);
             oracle.record(now, cost.get());
-            history.push(Admission {
-                at: now,
-                units: cost.get(),
-            });
+            history.push(Admission { at: now, units: cost.get() });
         } else {
             subject.record_denial(now, cost);
         }
@@ -88,12 +85,8 @@ fn agree(
             same("allowed", true, cost.get() <= room, now)?;
             same("delay", delay, oracle.delay(now), now)?;
         }
-        Verdict::Deny {
-            retry: Retry::Never,
-        } => same("never", true, cost.get() > capacity, now)?,
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => {
+        Verdict::Deny { retry: Retry::Never } => same("never", true, cost.get() > capacity, now)?,
+        Verdict::Deny { retry: Retry::After(wait) } => {
             let denied = room < cost.get() && cost.get() <= capacity;
             same("denied", true, denied, now)?;
             earliest("retry", wait, cost.get())?;
@@ -128,9 +121,7 @@ fn earliest(
     };
     let then = now.plus(wait);
     if wait == Nanos::ZERO {
-        return Err(format!(
-            "{what} at {now}: no wait for {units} that do not fit"
-        ));
+        return Err(format!("{what} at {now}: no wait for {units} that do not fit"));
     }
     // A window after the last calendar edge never ends.
     let enough = then == Nanos::MAX || fits(then)?;
@@ -143,9 +134,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T, now: Nanos)
         return Ok(());
     }
     let now = now.get();
-    Err(format!(
-        "{what} at {now}ns: got {got:?}, the oracle gives {want:?}"
-    ))
+    Err(format!("{what} at {now}ns: got {got:?}, the oracle gives {want:?}"))
 }
 
 fn bounded(case: &LimitCase, history: &[Admission]) -> Agreement {
@@ -161,9 +150,7 @@ impl TraceStats {
                 self.allowed += 1;
                 self.delays += u64::from(delay > Nanos::ZERO);
             }
-            Verdict::Deny {
-                retry: Retry::Never,
-            } => self.nevers += 1,
+            Verdict::Deny { retry: Retry::Never } => self.nevers += 1,
             Verdict::Deny { .. } => self.waits += 1,
         }
     }
@@ -177,21 +164,13 @@ fn agrees(algorithm: Algorithm) {
         let clock = rng.pick(&[ClockKind::Steady, ClockKind::Unsteady]);
         let mut subject = ShippedLimiter::new(&case.limit);
         if let Err(wrong) = run(rng, &case, clock, &mut subject, &mut stats) {
-            panic!(
-                "{wrong}\n{:?} from {:?} {:?}",
-                case.spec,
-                case.start.get(),
-                case.seed
-            );
+            panic!("{wrong}\n{:?} from {:?} {:?}", case.spec, case.start.get(), case.seed);
         }
     });
     eprintln!("{algorithm}: {stats:?}");
     if std::env::var_os("TG_TEST_SEED").is_none() {
         assert!(stats.steps >= 200_000, "{stats:?}");
-        assert!(
-            stats.allowed > stats.steps / 5 && stats.waits > stats.steps / 5,
-            "{stats:?}"
-        );
+        assert!(stats.allowed > stats.steps / 5 && stats.waits > stats.steps / 5, "{stats:?}");
         assert!(stats.nevers > 0 && stats.set_back > 100, "{stats:?}");
     }
 }

@@ -133,10 +133,7 @@ fn a_queue_releases_at_its_rate() {
                 if at == Nanos::MAX {
                     return; // a queue of centuries ends with time itself
                 }
-                departures.push(Admission {
-                    at,
-                    units: cost.get(),
-                });
+                departures.push(Admission { at, units: cost.get() });
             }
         }
         let in_order = departures.is_sorted_by_key(|departure| departure.at);
@@ -151,10 +148,7 @@ fn a_queue_releases_at_its_rate() {
 #[test]
 fn a_queue_that_does_not_delay_is_not_steady() {
     let case = LimitCase::new(Spec::new(Algorithm::LeakyQueue, 10, Nanos::from_secs(1)));
-    let at_once = [Admission {
-        at: case.start,
-        units: 1,
-    }; 10];
+    let at_once = [Admission { at: case.start, units: 1 }; 10];
     let violation = steady_release(&case.limit, &at_once).expect_err("ten at once");
     assert_eq!(violation.bound, 1);
 }

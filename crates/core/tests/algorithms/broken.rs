@@ -34,11 +34,7 @@ enum LimiterFault {
 
 impl BrokenLimiter {
     fn new(limit: &Limit, fault: LimiterFault) -> Self {
-        BrokenLimiter {
-            inner: ShippedLimiter::new(limit),
-            fault,
-            last_charge: Nanos::ZERO,
-        }
+        BrokenLimiter { inner: ShippedLimiter::new(limit), fault, last_charge: Nanos::ZERO }
     }
 
     /// The correct limiter, with the fault applied.
@@ -53,9 +49,7 @@ impl BrokenLimiter {
             (LimiterFault::RefillsWhenTheClockGoesBack, Some(CounterState::Bucket(bucket))) => {
                 bucket.last = bucket.last.min(inner.limit.tick().floor(now));
             }
-            (LimiterFault::ForgetsAfterAWindow, state)
-                if now.since(self.last_charge) >= inner.limit.per() =>
-            {
+            (LimiterFault::ForgetsAfterAWindow, state) if now.since(self.last_charge) >= inner.limit.per() => {
                 *state = None;
             }
             _ => {}
@@ -69,9 +63,7 @@ impl LimiterUnderTest for BrokenLimiter {
         let mut look = self.misled(now).peek(now, wanted);
         let remaining = look.figures.remaining;
         let allow = Verdict::Allow { delay: Nanos::ZERO };
-        let deny = |wait| Verdict::Deny {
-            retry: Retry::After(wait),
-        };
+        let deny = |wait| Verdict::Deny { retry: Retry::After(wait) };
         match self.fault {
             LimiterFault::DeniesAll => look.verdict = deny(Nanos::from_secs(1)),
             LimiterFault::AdmitsAll => look.verdict = allow,
@@ -117,14 +109,7 @@ fn caught(algorithm: Algorithm, fault: LimiterFault) -> usize {
         let case = LimitCase::random(&mut rng, algorithm);
         let mut subject = BrokenLimiter::new(&case.limit, fault);
         let mut stats = TraceStats::default();
-        run(
-            &mut rng,
-            &case,
-            ClockKind::Unsteady,
-            &mut subject,
-            &mut stats,
-        )
-        .is_err()
+        run(&mut rng, &case, ClockKind::Unsteady, &mut subject, &mut stats).is_err()
     };
     (0..40).filter(trace).count()
 }

@@ -30,13 +30,7 @@ impl LimitCase {
     pub(crate) fn new(spec: Spec) -> Self {
         let precision = Precision::Memory;
         let limit = Limit::compile(&spec, precision).expect("the rate of the test compiles");
-        LimitCase {
-            spec,
-            precision,
-            limit,
-            seed: None,
-            start: Nanos::new(TODAY),
-        }
+        LimitCase { spec, precision, limit, seed: None, start: Nanos::new(TODAY) }
     }
 
     /// Any limit of one algorithm.
@@ -49,13 +43,7 @@ impl LimitCase {
                 let aligned = !matches!(spec.window, Window::Edges { .. });
                 let seed = (spec.stagger && aligned).then(|| rng.next());
                 let limit = seed.map_or(limit.clone(), |seed| limit.for_subject(seed));
-                return LimitCase {
-                    spec,
-                    precision,
-                    limit,
-                    seed,
-                    start,
-                };
+                return LimitCase { spec, precision, limit, seed, start };
             }
         }
     }
@@ -134,10 +122,7 @@ fn burst(rng: &mut TraceRng, count: u64) -> Option<u64> {
 
 fn grid(rng: &mut TraceRng, start: Nanos, width: Nanos) -> Window {
     match rng.below(4) {
-        0 => Window::Shifted {
-            width,
-            phase: Nanos::new(rng.below(3 * width.get())),
-        },
+        0 => Window::Shifted { width, phase: Nanos::new(rng.below(3 * width.get())) },
         1 => {
             // Months of a calendar: uneven, and the trace may run past the last edge.
             let mut at = start.get() / 1_000_000 * 1_000_000;
@@ -147,10 +132,7 @@ fn grid(rng: &mut TraceRng, start: Nanos, width: Nanos) -> Window {
                     Nanos::new(at)
                 })
                 .collect();
-            Window::Edges {
-                edges,
-                nominal: Nanos::new(30_000_000),
-            }
+            Window::Edges { edges, nominal: Nanos::new(30_000_000) }
         }
         _ => Window::Span(width),
     }

@@ -12,10 +12,7 @@ use crate::trace::{ClockKind, TrafficTrace};
 
 /// The same counter, as seen by a request that may use `ceiling` of it.
 fn under(subject: &ShippedLimiter, ceiling: u64) -> ShippedLimiter {
-    ShippedLimiter {
-        limit: subject.limit.with_ceiling(ceiling),
-        state: subject.state.clone(),
-    }
+    ShippedLimiter { limit: subject.limit.with_ceiling(ceiling), state: subject.state.clone() }
 }
 
 /// The units left for a request that may use `ceiling`, by the definition.
@@ -23,13 +20,7 @@ fn room(oracle: &dyn LimitOracle, whole: u64, ceiling: u64, now: Nanos) -> u64 {
     oracle.room(now).saturating_sub(whole - ceiling)
 }
 
-fn agree(
-    oracle: &dyn LimitOracle,
-    subject: &ShippedLimiter,
-    ceiling: u64,
-    now: Nanos,
-    cost: Cost,
-) -> PeekResult {
+fn agree(oracle: &dyn LimitOracle, subject: &ShippedLimiter, ceiling: u64, now: Nanos, cost: Cost) -> PeekResult {
     let (part, whole) = (under(subject, ceiling), subject.limit.full_capacity());
     let (look, all) = (part.peek(now, cost), subject.peek(now, cost));
     let room = room(oracle, whole, ceiling, now);
@@ -42,12 +33,8 @@ fn agree(
             assert!(cost.get() <= room, "{about}");
             assert_eq!(look.verdict, all.verdict, "{about}");
         }
-        Verdict::Deny {
-            retry: Retry::Never,
-        } => assert!(cost.get() > ceiling, "{about}"),
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => {
+        Verdict::Deny { retry: Retry::Never } => assert!(cost.get() > ceiling, "{about}"),
+        Verdict::Deny { retry: Retry::After(wait) } => {
             assert!(room < cost.get() && cost.get() <= ceiling, "{about}");
             earliest(oracle, whole, ceiling, now, wait, cost.get());
         }
@@ -62,14 +49,7 @@ fn agree(
 }
 
 /// `wait` is enough for `units`, and one nanosecond less is not.
-fn earliest(
-    oracle: &dyn LimitOracle,
-    whole: u64,
-    ceiling: u64,
-    now: Nanos,
-    wait: Nanos,
-    units: u64,
-) {
+fn earliest(oracle: &dyn LimitOracle, whole: u64, ceiling: u64, now: Nanos, wait: Nanos, units: u64) {
     let (then, before) = (now.plus(wait), now.plus(wait).since(Nanos::new(1)));
     let room = |at| room(oracle, whole, ceiling, at);
     let enough = then == Nanos::MAX || room(then) >= units;
@@ -143,10 +123,7 @@ fn a_ceiling_changes_no_state_and_no_debt() {
     for algorithm in Algorithm::ALL {
         let all = limit(algorithm, 100);
         let part = all.with_ceiling(10);
-        assert_eq!(
-            (part.tag(), part.parameters()),
-            (all.tag(), all.parameters())
-        );
+        assert_eq!((part.tag(), part.parameters()), (all.tag(), all.parameters()));
         assert_ne!(part, all);
         let now = Nanos::from_secs(1_000_000);
         let [mut one, mut other] = [all.fresh(now), part.fresh(now)];
@@ -166,8 +143,7 @@ fn a_draw_takes_half_of_the_units_left_below_the_ceiling_or_an_eighth_of_the_req
         let mut state = all.fresh(now);
         let at = all.advance(&mut state, now);
         all.spend(&mut state, at, cost(71));
-        let mut drawn =
-            |below: u64, wanted| all.with_ceiling(below).draw(&mut state, at, cost(wanted));
+        let mut drawn = |below: u64, wanted| all.with_ceiling(below).draw(&mut state, at, cost(wanted));
         assert_eq!(drawn(80, 40), 5, "{algorithm}");
         assert_eq!(drawn(60, 40), 0, "{algorithm}");
         assert_eq!(drawn(100, 40), 12, "{algorithm}");
@@ -179,18 +155,13 @@ fn a_draw_takes_half_of_the_units_left_below_the_ceiling_or_an_eighth_of_the_req
 #[test]
 fn the_shares_of_a_ceiling_add_up_over_all_nodes() {
     for algorithm in Algorithm::ALL {
-        for (count, ceiling, nodes) in [(100, 80, 3), (10, 8, 4), (10, 1, 4), (7, 7, 7), (3, 2, 9)]
-        {
+        for (count, ceiling, nodes) in [(100, 80, 3), (10, 8, 4), (10, 1, 4), (7, 7, 7), (3, 2, 9)] {
             let limit = limit(algorithm, count);
             let shares = |ceiling| {
                 let limit = limit.with_ceiling(ceiling);
                 let share = move |rank| {
                     let rank = Some(rank);
-                    limit.share(Division {
-                        percent: 80,
-                        nodes,
-                        rank,
-                    })
+                    limit.share(Division { percent: 80, nodes, rank })
                 };
                 (0..nodes).map(share)
             };

@@ -10,10 +10,7 @@ use crate::rng::for_each_seed;
 use crate::trace::{ClockKind, TrafficTrace};
 
 /// Charges a random subject, then reads the clock once more, `back` before the last charge.
-fn after_a_step(
-    back: impl Fn(u64) -> u64,
-    check: impl Fn(&LimitCase, ShippedLimiter, Nanos, Nanos, u64),
-) {
+fn after_a_step(back: impl Fn(u64) -> u64, check: impl Fn(&LimitCase, ShippedLimiter, Nanos, Nanos, u64)) {
     for_each_seed(1_200, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
         let case = LimitCase::random(rng, algorithm);
@@ -40,10 +37,7 @@ fn a_small_step_back_never_admits_more_than_no_step() {
     after_a_step(small, |case, subject, last, earlier, random| {
         let (stepped, steady) = (subject.remaining(earlier), subject.remaining(last));
         assert!(stepped <= steady, "{stepped} of {steady}: {case:?}");
-        assert!(
-            !subject.clone().persist_step_back(earlier),
-            "no alarm: {case:?}"
-        );
+        assert!(!subject.clone().persist_step_back(earlier), "no alarm: {case:?}");
         if stepped == 0 {
             return;
         }
@@ -52,14 +46,7 @@ fn a_small_step_back_never_admits_more_than_no_step() {
         with.spend(earlier, spent);
         without.spend(last, spent);
         let width = case.width();
-        for ahead in [
-            0,
-            1,
-            random % width,
-            width,
-            width + random % width,
-            2 * width,
-        ] {
+        for ahead in [0, 1, random % width, width, width + random % width, 2 * width] {
             let later = last.plus(Nanos::new(ahead));
             let (with, without) = (with.remaining(later), without.remaining(later));
             assert!(with <= without, "{with} of {without} at +{ahead}: {case:?}");
@@ -84,10 +71,7 @@ fn after_a_large_step_back_no_subject_is_stuck_longer_than_one_charged_just_now(
         };
         let used_after = case.limit.capacity() - subject.remaining(earlier);
         assert_eq!(used, used_after, "counts stay: {case:?}");
-        assert!(
-            !subject.clone().persist_step_back(earlier),
-            "one alarm: {case:?}"
-        );
+        assert!(!subject.clone().persist_step_back(earlier), "one alarm: {case:?}");
         let mut charged = ShippedLimiter::new(&case.limit);
         charged.spend(earlier, cost(case.limit.capacity()));
         let [stuck, usual] = [subject, charged].map(|s| s.peek(earlier, cost(1)).fresh_at);
@@ -107,16 +91,9 @@ fn a_step_back_must_be_written_even_by_a_denial() {
         let [today, later] = [0, 120].map(|s| Nanos::new(TODAY).plus(Nanos::from_secs(s)));
 
         let denied = subject.peek(later, cost(1)).verdict;
-        assert!(
-            !denied.allows(),
-            "{algorithm}: not written, and still stuck"
-        );
+        assert!(!denied.allows(), "{algorithm}: not written, and still stuck");
         assert!(subject.persist_step_back(today), "{algorithm}: reported");
         assert_eq!(subject.remaining(today), 0, "{algorithm}: counts stay");
-        assert_eq!(
-            subject.remaining(later),
-            10,
-            "{algorithm}: free two windows later"
-        );
+        assert_eq!(subject.remaining(later), 10, "{algorithm}: free two windows later");
     }
 }

@@ -45,18 +45,12 @@ fn spec(rng: &mut TraceRng) -> Spec {
     spec.stagger = rng.once_in(4);
     spec.guard = Nanos::new(rng.below(2) * extreme(rng));
     spec.window = match rng.below(4) {
-        0 => Window::Shifted {
-            width,
-            phase: Nanos::new(extreme(rng)),
-        },
+        0 => Window::Shifted { width, phase: Nanos::new(extreme(rng)) },
         1 => {
             let mut edges = [extreme(rng), extreme(rng), extreme(rng)].map(Nanos::new);
             edges.sort();
             let edges: Arc<[Nanos]> = edges.into();
-            Window::Edges {
-                edges,
-                nominal: width,
-            }
+            Window::Edges { edges, nominal: width }
         }
         _ => Window::Span(width),
     };
@@ -105,11 +99,7 @@ fn no_number_is_too_large_to_be_decided() {
 #[test]
 fn a_rate_that_cannot_be_exact_is_rejected() {
     let check = |spec: &Spec, precision, want| {
-        assert_eq!(
-            Limit::compile(spec, precision).err(),
-            Some(want),
-            "{spec:?}"
-        );
+        assert_eq!(Limit::compile(spec, precision).err(), Some(want), "{spec:?}");
     };
     let minute = Nanos::from_secs(60);
     let max = u64::from(u32::MAX / 2);
@@ -168,11 +158,7 @@ fn a_patient_caller_does_not_lengthen_the_queue() {
 /// A log is a record in a store: debt and merging must not let it grow beyond the capacity of the record.
 #[test]
 fn a_log_never_outgrows_its_record() {
-    let case = LimitCase::new(Spec::new(
-        Algorithm::SlidingLog,
-        1_000,
-        Nanos::from_secs(60),
-    ));
+    let case = LimitCase::new(Spec::new(Algorithm::SlidingLog, 1_000, Nanos::from_secs(60)));
     let entries = |subject: &ShippedLimiter| match &subject.state {
         Some(CounterState::Log(log)) => log.entries().len() as u64,
         _ => 0,
@@ -196,8 +182,5 @@ fn a_log_never_outgrows_its_record() {
     let once = accounts[0].clone();
     let mine = accounts[0].state.as_mut().expect("it was charged");
     case.limit.merge(mine, &other, now);
-    assert_eq!(
-        accounts[0].state, once.state,
-        "merging twice is merging once"
-    );
+    assert_eq!(accounts[0].state, once.state, "merging twice is merging once");
 }

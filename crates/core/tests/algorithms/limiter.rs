@@ -31,10 +31,7 @@ pub(crate) struct ShippedLimiter {
 
 impl ShippedLimiter {
     pub(crate) fn new(limit: &Limit) -> Self {
-        ShippedLimiter {
-            limit: limit.clone(),
-            state: None,
-        }
+        ShippedLimiter { limit: limit.clone(), state: None }
     }
 
     /// The state at `now`, on a copy.

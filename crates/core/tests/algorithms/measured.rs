@@ -2,9 +2,7 @@
 //! `docs/algorithms.md` come from here and are asserted, so that they stay true. To see the table: `cargo test -p
 //! tidegate-core --test algorithms measured -- --nocapture`.
 
-use tidegate_core::algorithms::{
-    Algorithm, BucketState, FixedState, LogEntry, SlidingState, Spec, StrictState,
-};
+use tidegate_core::algorithms::{Algorithm, BucketState, FixedState, LogEntry, SlidingState, Spec, StrictState};
 use tidegate_core::invariants::{Admission, busiest};
 use tidegate_core::units::Nanos;
 
@@ -30,10 +28,7 @@ struct Measurement {
 fn run(algorithm: Algorithm, arrivals: &[Nanos]) -> Measurement {
     let limiter = LimitCase::new(Spec::new(algorithm, LIMIT, WINDOW));
     let truth = LimitCase::new(Spec::new(Algorithm::SlidingLog, LIMIT, WINDOW));
-    let (mut limiter, mut truth) = (
-        ShippedLimiter::new(&limiter.limit),
-        ShippedLimiter::new(&truth.limit),
-    );
+    let (mut limiter, mut truth) = (ShippedLimiter::new(&limiter.limit), ShippedLimiter::new(&truth.limit));
     let mut history = Vec::new();
     let (mut sum, mut worst) = (0, 0);
     for at in arrivals {

@@ -10,10 +10,7 @@ use crate::rng::{TraceRng, for_each_seed};
 use crate::trace::{ClockKind, TrafficTrace};
 
 /// Drives random traffic, and passes the subject to the property `each` before every request.
-fn always(
-    clock: ClockKind,
-    mut each: impl FnMut(&mut TraceRng, &LimitCase, &ShippedLimiter, Nanos),
-) {
+fn always(clock: ClockKind, mut each: impl FnMut(&mut TraceRng, &LimitCase, &ShippedLimiter, Nanos)) {
     for_each_seed(560, |rng| {
         let algorithm = rng.pick(&Algorithm::ALL);
         let case = LimitCase::random(rng, algorithm);
@@ -38,12 +35,8 @@ fn always(
 fn wait(verdict: Verdict) -> Option<Nanos> {
     match verdict {
         Verdict::Allow { .. } => Some(Nanos::ZERO),
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => Some(wait),
-        Verdict::Deny {
-            retry: Retry::Never,
-        } => None,
+        Verdict::Deny { retry: Retry::After(wait) } => Some(wait),
+        Verdict::Deny { retry: Retry::Never } => None,
     }
 }
 
@@ -54,11 +47,7 @@ fn a_cost_fits_exactly_when_it_is_not_above_remaining() {
         let any = rng.between(1, case.limit.capacity() + 1);
         for units in [1, any, remaining.max(1), remaining + 1] {
             let allowed = subject.peek(now, cost(units)).verdict.allows();
-            assert_eq!(
-                allowed,
-                units <= remaining,
-                "{units} of {remaining}: {case:?}"
-            );
+            assert_eq!(allowed, units <= remaining, "{units} of {remaining}: {case:?}");
         }
     });
 }
@@ -66,12 +55,8 @@ fn a_cost_fits_exactly_when_it_is_not_above_remaining() {
 #[test]
 fn a_larger_cost_never_waits_less() {
     always(ClockKind::Unsteady, |rng, case, subject, now| {
-        let (a, b) = (
-            rng.between(1, case.limit.capacity() + 1),
-            rng.between(1, case.limit.capacity() + 1),
-        );
-        let [small, large] =
-            [a.min(b), a.max(b)].map(|units| wait(subject.peek(now, cost(units)).verdict));
+        let (a, b) = (rng.between(1, case.limit.capacity() + 1), rng.between(1, case.limit.capacity() + 1));
+        let [small, large] = [a.min(b), a.max(b)].map(|units| wait(subject.peek(now, cost(units)).verdict));
         let longer = large.is_none_or(|large| small.is_some_and(|small| small <= large));
         assert!(longer, "{small:?} {large:?}: {case:?}");
     });
@@ -129,10 +114,7 @@ fn evicting_a_fresh_state_changes_no_result() {
         let just_before = fresh_at.since(Nanos::new(1));
         if fresh_at > now && just_before >= now {
             let remaining = subject.remaining(just_before);
-            assert!(
-                remaining < case.limit.capacity(),
-                "fresh too late: {case:?}"
-            );
+            assert!(remaining < case.limit.capacity(), "fresh too late: {case:?}");
         }
     });
 }

@@ -40,10 +40,7 @@ fn run(
     mode: RefundMode,
     mut each: impl FnMut(&mut TraceRng, RefundComparison<'_>, Nanos),
 ) -> Vec<Admission> {
-    let (mut subject, mut without) = (
-        ShippedLimiter::new(&case.limit),
-        ShippedLimiter::new(&case.limit),
-    );
+    let (mut subject, mut without) = (ShippedLimiter::new(&case.limit), ShippedLimiter::new(&case.limit));
     let mut trace = TrafficTrace::new(case, ClockKind::Steady);
     let mut pending: Vec<PendingRefund> = Vec::new();
     let mut history = Vec::new();
@@ -54,11 +51,7 @@ fn run(
         for due in pending.extract_if(.., |refund| refund.at_step <= step) {
             refund(&mut subject, now, &due, mode);
         }
-        let twins = RefundComparison {
-            with: &subject,
-            without: &without,
-            all_refunded: pending.is_empty(),
-        };
+        let twins = RefundComparison { with: &subject, without: &without, all_refunded: pending.is_empty() };
         each(rng, twins, now);
         let cost = trace.cost(rng, subject.remaining(now));
         let look = subject.peek(now, cost);
@@ -68,17 +61,10 @@ fn run(
         }
         subject.spend(now, cost);
         if rng.once_in(2) {
-            pending.push(PendingRefund {
-                charged: now,
-                cost,
-                at_step: step + 1 + rng.below(6),
-            });
+            pending.push(PendingRefund { charged: now, cost, at_step: step + 1 + rng.below(6) });
         } else {
             without.spend(now, cost);
-            history.push(Admission {
-                at: now,
-                units: cost.get(),
-            });
+            history.push(Admission { at: now, units: cost.get() });
         }
     }
     history

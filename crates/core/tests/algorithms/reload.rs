@@ -12,11 +12,7 @@ use crate::trace::{ClockKind, TrafficTrace};
 const DAY: Nanos = Nanos::from_secs(86_400);
 
 /// A subject with some history under `case`, and the end of that history.
-fn with_history(
-    rng: &mut TraceRng,
-    case: &LimitCase,
-    clock: ClockKind,
-) -> (ShippedLimiter, Vec<(Nanos, u64)>, Nanos) {
+fn with_history(rng: &mut TraceRng, case: &LimitCase, clock: ClockKind) -> (ShippedLimiter, Vec<(Nanos, u64)>, Nanos) {
     let mut subject = ShippedLimiter::new(&case.limit);
     let mut trace = TrafficTrace::new(case, clock);
     let mut charged = Vec::new();
@@ -40,10 +36,7 @@ fn with_history(
 /// The same subject under another limit.
 fn reloaded(subject: &ShippedLimiter, limit: &Limit, now: Nanos) -> ShippedLimiter {
     let (state, _) = subject.at(now);
-    ShippedLimiter {
-        limit: limit.clone(),
-        state: Some(limit.adopt(&subject.limit, state, now)),
-    }
+    ShippedLimiter { limit: limit.clone(), state: Some(limit.adopt(&subject.limit, state, now)) }
 }
 
 fn used(subject: &ShippedLimiter, now: Nanos) -> u64 {
@@ -83,11 +76,7 @@ fn a_limit_lowered_below_use_denies_and_reports_the_wait() {
             subject.spend(now, cost(1_000));
             let lowered = reloaded(&subject, &new.limit, now);
             assert_eq!(lowered.remaining(now), 0, "{before} to {after}");
-            assert_eq!(
-                used(&lowered, now),
-                20,
-                "debt is kept up to twice the limit"
-            );
+            assert_eq!(used(&lowered, now), 20, "debt is kept up to twice the limit");
             let later = now.plus(DAY).plus(DAY);
             assert_eq!(lowered.remaining(later), 10, "{before} to {after}");
         }
@@ -113,10 +102,7 @@ fn debt_of_many_moments_is_kept_up_to_twice_the_limit_at_any_later_time() {
         let (other, mut mine) = (subject.at(hours(12)).0, lowered.at(hours(12)).0);
         let other = new.limit.adopt(&old.limit, other, hours(12));
         new.limit.merge(&mut mine, &other, hours(12));
-        let merged = ShippedLimiter {
-            limit: new.limit.clone(),
-            state: Some(mine),
-        };
+        let merged = ShippedLimiter { limit: new.limit.clone(), state: Some(mine) };
         assert_eq!(used(&merged, hours(12)), 20, "{algorithm}: merged");
     }
 }
@@ -134,20 +120,9 @@ fn use_is_never_under_counted_and_every_result_stays_exact() {
         let new = other(rng, after, now);
         let mut adopted = reloaded(&subject, &new.limit, now);
         let alarm = adopted.persist_step_back(now);
-        let context = || {
-            format!(
-                "{case:?}\n{:?}\n{new:?}\n{:?} at {}",
-                subject.state,
-                adopted.state,
-                now.get()
-            )
-        };
+        let context = || format!("{case:?}\n{:?}\n{new:?}\n{:?} at {}", subject.state, adopted.state, now.get());
 
-        assert!(
-            !alarm || clock == ClockKind::Unsteady,
-            "false alarm: {}",
-            context()
-        );
+        assert!(!alarm || clock == ClockKind::Unsteady, "false alarm: {}", context());
         let max_debt = 2 * new.limit.capacity();
         if same_windows(before, after) {
             let later = now.plus(Nanos::new(rng.below(2 * new.width())));
@@ -198,12 +173,8 @@ fn exact(rng: &mut TraceRng, case: &LimitCase, subject: &ShippedLimiter, now: Na
         let fits = |at| subject.peek(at, cost(units)).verdict.allows();
         match subject.peek(now, cost(units)).verdict {
             Verdict::Allow { .. } => assert!(units <= remaining, "{case:?}"),
-            Verdict::Deny {
-                retry: Retry::Never,
-            } => assert!(units > case.limit.capacity(), "{case:?}"),
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => {
+            Verdict::Deny { retry: Retry::Never } => assert!(units > case.limit.capacity(), "{case:?}"),
+            Verdict::Deny { retry: Retry::After(wait) } => {
                 let then = now.plus(wait);
                 assert!(units > remaining, "{case:?}");
                 assert!(then == Nanos::MAX || fits(then), "{wait} {case:?}");
@@ -216,11 +187,7 @@ fn exact(rng: &mut TraceRng, case: &LimitCase, subject: &ShippedLimiter, now: Na
 /// Nodes with the old and the new rule alternate on one counter, as in every rolling update.
 #[test]
 fn alternating_rules_over_count_a_bucket_by_less_than_a_unit_each() {
-    let buckets = [
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::LeakyQueue,
-    ];
+    let buckets = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::LeakyQueue];
     for_each_seed(2_000, |rng| {
         let pair = [0, 1].map(|_| {
             let algorithm = rng.pick(&buckets);
@@ -244,15 +211,11 @@ fn alternating_rules_over_count_a_bucket_by_less_than_a_unit_each() {
 fn two_precisions_of_one_rule_drain_alike() {
     for_each_seed(2_000, |rng| {
         let case = LimitCase::random(rng, Algorithm::TokenBucket);
-        let compiled = [Precision::Memory, Precision::Script]
-            .map(|precision| Limit::compile(&case.spec, precision));
+        let compiled = [Precision::Memory, Precision::Script].map(|precision| Limit::compile(&case.spec, precision));
         let [Ok(memory), Ok(script)] = compiled else {
             return;
         };
-        let case = LimitCase {
-            limit: memory.clone(),
-            ..case
-        };
+        let case = LimitCase { limit: memory.clone(), ..case };
         let (alone, _, mut now) = with_history(rng, &case, ClockKind::Steady);
         let mut switched = alone.clone();
         let limits = [&script, &memory];
@@ -282,18 +245,13 @@ fn a_new_count_alone_changes_no_counted_unit() {
         let Ok(limit) = Limit::compile(&spec, case.precision) else {
             return;
         };
-        let limit = case
-            .seed
-            .map_or(limit.clone(), |seed| limit.for_subject(seed));
+        let limit = case.seed.map_or(limit.clone(), |seed| limit.for_subject(seed));
         let there = reloaded(&subject, &limit, now);
         let back = reloaded(&there, &case.limit, now);
         let (before, after) = (used(&subject, now), used(&back, now));
         let same_grain = !matches!(algorithm, Algorithm::SlidingLog) || case.spec.count <= 1_000;
         if same_grain {
-            assert!(
-                before <= after && after <= before + 2,
-                "{before} {after}: {case:?}"
-            );
+            assert!(before <= after && after <= before + 2, "{before} {after}: {case:?}");
         }
     });
 }

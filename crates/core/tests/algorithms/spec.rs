@@ -18,12 +18,8 @@ fn check(rate: &str, arrivals_ms: &[u64], want: &str) {
         let result = match subject.peek(at, cost(1)).verdict {
             Verdict::Allow { delay: Nanos::ZERO } => "allow".to_owned(),
             Verdict::Allow { delay } => format!("delay({delay})"),
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => format!("deny({wait})"),
-            Verdict::Deny {
-                retry: Retry::Never,
-            } => "never".to_owned(),
+            Verdict::Deny { retry: Retry::After(wait) } => format!("deny({wait})"),
+            Verdict::Deny { retry: Retry::Never } => "never".to_owned(),
         };
         if !result.starts_with("deny") {
             subject.spend(at, cost(1));
@@ -76,11 +72,7 @@ fn at(ms: u64, times: usize) -> Vec<u64> {
 
 #[test]
 fn idle_time_is_not_saved_up_beyond_the_burst() {
-    check(
-        "token-bucket 1/1000ms burst 2",
-        &[0, 0, 60_000, 60_000, 60_000],
-        "allow*4 deny(1s)",
-    );
+    check("token-bucket 1/1000ms burst 2", &[0, 0, 60_000, 60_000, 60_000], "allow*4 deny(1s)");
 }
 
 /// A limiter of the field let 17 requests pass a burst of 10 after some idle time.
@@ -106,11 +98,7 @@ fn a_bucket_refills_one_by_one() {
 #[test]
 fn a_fixed_window_passes_twice_its_limit_around_an_edge() {
     let around = [at(999, 3), at(1_000, 3)].concat();
-    check(
-        "fixed-window 2/1000ms",
-        &around,
-        "allow*2 deny(1ms) allow*2 deny(1s)",
-    );
+    check("fixed-window 2/1000ms", &around, "allow*2 deny(1ms) allow*2 deny(1s)");
 }
 
 #[test]
@@ -126,11 +114,7 @@ fn a_guard_keeps_the_burst_on_one_side_of_the_edge() {
 
 #[test]
 fn a_guard_carries_over_only_the_units_admitted_within_it() {
-    check(
-        "fixed-window 3/1000ms guard 100ms",
-        &[0, 0, 950, 1_000, 1_000, 1_000],
-        "allow*5 deny(1s)",
-    );
+    check("fixed-window 3/1000ms guard 100ms", &[0, 0, 950, 1_000, 1_000, 1_000], "allow*5 deny(1s)");
 }
 
 #[test]
@@ -184,9 +168,7 @@ fn a_queue_denies_requests_that_would_wait_too_long() {
 fn a_cost_above_the_capacity_never_fits() {
     for algorithm in Algorithm::ALL {
         let case = LimitCase::new(Spec::new(algorithm, 10, Nanos::from_secs(1)));
-        let never = Verdict::Deny {
-            retry: Retry::Never,
-        };
+        let never = Verdict::Deny { retry: Retry::Never };
         let look = ShippedLimiter::new(&case.limit).peek(case.start, cost(11));
         assert_eq!(look.verdict, never, "{algorithm}");
     }

@@ -24,11 +24,7 @@ pub(crate) struct TrafficTrace<'a> {
 
 impl<'a> TrafficTrace<'a> {
     pub(crate) fn new(case: &'a LimitCase, clock: ClockKind) -> Self {
-        TrafficTrace {
-            case,
-            clock,
-            now: case.start,
-        }
+        TrafficTrace { case, clock, now: case.start }
     }
 
     /// Moves to the next arrival, given the result of the last one.
@@ -80,9 +76,7 @@ impl<'a> TrafficTrace<'a> {
 
 fn wait(rng: &mut TraceRng, last: PeekResult) -> u64 {
     let retry = match last.verdict {
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => wait,
+        Verdict::Deny { retry: Retry::After(wait) } => wait,
         _ => last.figures.more_after,
     };
     let span = rng.pick(&[retry, last.figures.more_after, last.figures.reset_after]);

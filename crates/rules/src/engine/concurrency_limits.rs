@@ -39,12 +39,7 @@ pub fn concurrency_limits<'r>(
         let Some(subject) = subject::identify(rule, request, key) else {
             continue;
         };
-        limits.push(ConcurrencyLimit {
-            rule,
-            subject,
-            max,
-            role: role_of(rule, enforce_mode),
-        });
+        limits.push(ConcurrencyLimit { rule, subject, max, role: role_of(rule, enforce_mode) });
     }
     let is_shared = |limit: &ConcurrencyLimit<'_>| limit.max != Concurrency::Adaptive;
     limits.sort_by_key(|limit| {

@@ -25,12 +25,7 @@ pub enum ChargedAs {
 }
 
 /// A decision that needed no store.
-pub fn decide_listed(
-    rules: Arc<RuleSet>,
-    listed: ListDecision,
-    client_hash: u64,
-    at: Nanos,
-) -> Decision {
+pub fn decide_listed(rules: Arc<RuleSet>, listed: ListDecision, client_hash: u64, at: Nanos) -> Decision {
     let (kind, source) = match listed {
         ListDecision::Allow => (DecisionKind::Allow, Source::AllowList),
         ListDecision::Block { until } => (DecisionKind::Block { until }, Source::BlockList),
@@ -51,12 +46,7 @@ pub fn decide_listed(
 }
 
 /// Turns a plan and the store's reply to it into a decision.
-pub fn decide(
-    rules: Arc<RuleSet>,
-    plan: &ChargePlan<'_>,
-    outcome: &Outcome,
-    charged_as: ChargedAs,
-) -> Decision {
+pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, charged_as: ChargedAs) -> Decision {
     let mut decision = Decision {
         rules,
         kind: DecisionKind::Allow,
@@ -86,10 +76,7 @@ pub fn decide(
         decision.source = outcome.source;
     }
     decision.kind = if outcome.admitted {
-        admitted(
-            reports,
-            soft_delay(&decision.rules, plan, outcome, charged_as),
-        )
+        admitted(reports, soft_delay(&decision.rules, plan, outcome, charged_as))
     } else if is_denied_without_store(plan, outcome) {
         DecisionKind::Unavailable
     } else {
@@ -101,25 +88,18 @@ pub fn decide(
 
 /// Whether a rule with `on_store_failure: deny` denied because its store failed.
 fn is_denied_without_store(plan: &ChargePlan<'_>, outcome: &Outcome) -> bool {
-    let denies_without_store = |charge: &Charge<'_>| {
-        charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
-    };
+    let denies_without_store =
+        |charge: &Charge<'_>| charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny;
     // In a store with shards, the shard of another rule may have decided.
     let mut charges = plan.set.charges.iter().zip(&outcome.readings);
-    let denied =
-        charges.any(|(charge, reading)| denies_without_store(charge) && !reading.verdict.allows());
+    let denied = charges.any(|(charge, reading)| denies_without_store(charge) && !reading.verdict.allows());
     outcome.source == Source::Fallback && denied
 }
 
 /// The longest delay of the soft limits, as far as the caller can wait: the request is within every limit, and is
 /// never denied for it. A node that decides by its share of a limit does not know the usage of the whole limit, and
 /// adds no delay.
-fn soft_delay(
-    rules: &RuleSet,
-    plan: &ChargePlan<'_>,
-    outcome: &Outcome,
-    charged_as: ChargedAs,
-) -> Nanos {
+fn soft_delay(rules: &RuleSet, plan: &ChargePlan<'_>, outcome: &Outcome, charged_as: ChargedAs) -> Nanos {
     if !rules.has_soft_limits() || outcome.source == Source::Fallback {
         return Nanos::ZERO;
     }
@@ -135,8 +115,7 @@ fn soft_delay(
         applies.then(|| soft.delay(charge.limit.capacity(), remaining))
     });
     let longest = delays.max().unwrap_or(Nanos::ZERO);
-    plan.max_delay
-        .map_or(longest, |max_delay| longest.min(max_delay))
+    plan.max_delay.map_or(longest, |max_delay| longest.min(max_delay))
 }
 
 /// The longest delay: that of the soft limits, or that of an enforced queue.

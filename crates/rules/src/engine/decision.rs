@@ -155,10 +155,7 @@ impl Decision {
             .enumerate()
             .filter(move |(i, report)| Some(*i) != binding && report.role != Role::Shadow)
             .map(|(_, report)| report);
-        first
-            .into_iter()
-            .chain(others)
-            .map(|report| self.view(report))
+        first.into_iter().chain(others).map(|report| self.view(report))
     }
 
     /// Positions of the rules that applied, without the binding one. A rule occurs once, unless several descriptors
@@ -174,9 +171,7 @@ impl Decision {
             !is_repeated
         });
         let unlimited = self.unlimited.as_deref().unwrap_or_default();
-        limited
-            .chain(unlimited.iter().copied())
-            .map(|at| at as usize)
+        limited.chain(unlimited.iter().copied()).map(|at| at as usize)
     }
 
     /// Whether rules applied besides the binding one: mostly one rule does, and binds.
@@ -186,10 +181,7 @@ impl Decision {
 
     /// The limits in shadow mode.
     pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
-        let shadows = self
-            .reports
-            .iter()
-            .filter(|report| report.role == Role::Shadow);
+        let shadows = self.reports.iter().filter(|report| report.role == Role::Shadow);
         shadows.map(|report| self.view(report))
     }
 

@@ -45,17 +45,11 @@ impl ChargePlan<'_> {
         let has_unit = |rule: u32| rules.rules()[rule as usize].unit().is_some();
         let mut halves = [self.clone(), self];
         for (half, with_unit) in halves.iter_mut().zip([false, true]) {
-            let belongs: SmallVec<[bool; 4]> = half
-                .origins
-                .iter()
-                .map(|origin| has_unit(origin.rule) == with_unit)
-                .collect();
+            let belongs: SmallVec<[bool; 4]> =
+                half.origins.iter().map(|origin| has_unit(origin.rule) == with_unit).collect();
             let mut each = belongs.iter();
-            half.set
-                .charges
-                .retain(|_| each.next().copied().unwrap_or(false));
-            half.origins
-                .retain(|origin| has_unit(origin.rule) == with_unit);
+            half.set.charges.retain(|_| each.next().copied().unwrap_or(false));
+            half.origins.retain(|origin| has_unit(origin.rule) == with_unit);
             half.unlimited.retain(|rule| has_unit(*rule) == with_unit);
         }
         halves.into()
@@ -85,11 +79,7 @@ pub fn plan<'r>(
     purpose: Purpose,
     now: impl FnOnce() -> Nanos,
 ) -> ChargePlan<'r> {
-    let listed = if rules.has_access_lists() {
-        rules.list_decision(request, now())
-    } else {
-        None
-    };
+    let listed = if rules.has_access_lists() { rules.list_decision(request, now()) } else { None };
     match (listed, enforce_mode) {
         (None, _) | (Some(ListDecision::Block { .. }), EnforceMode::AllShadow) => {
             plan_charges(rules, enforce_mode, key, request, purpose)
@@ -129,11 +119,7 @@ pub fn plan_charges<'r>(
         if rates.limits().is_empty() {
             plan.unlimited.push(position);
         }
-        let priority = if rates.has_priorities() {
-            request.priority()
-        } else {
-            Priority::default()
-        };
+        let priority = if rates.has_priorities() { request.priority() } else { Priority::default() };
         for (rate, limit) in rates.limits_for(priority).iter().enumerate() {
             let rate = u8::try_from(rate).expect("a rule has at most `MAX_RATES` rates");
             let limit = match (limit.is_staggered(), limit.is_queue()) {
@@ -153,12 +139,7 @@ pub fn plan_charges<'r>(
                 role: role_of(rule, enforce_mode),
                 options: rule.options(),
             });
-            plan.origins.push(Origin {
-                rule: position,
-                class,
-                rate,
-                priority,
-            });
+            plan.origins.push(Origin { rule: position, class, rate, priority });
         }
     }
     plan
@@ -166,11 +147,7 @@ pub fn plan_charges<'r>(
 
 fn class_for(rule: &Rule, request: &Request<'_>) -> RateClass {
     let tier = request.api_key.and_then(|key| key.tier);
-    let own = if rule.has_overrides() {
-        subject_text(rule, request)
-    } else {
-        None
-    };
+    let own = if rule.has_overrides() { subject_text(rule, request) } else { None };
     rule.rate_class(tier, own.as_deref().unwrap_or_default())
 }
 

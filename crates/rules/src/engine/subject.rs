@@ -14,11 +14,7 @@ use tidegate_core::subject::{Fingerprint, FingerprintKey, SubjectHasher};
 const NAMESPACE: &str = "tidegate";
 
 /// The subject of `request` under `rule`; `None` if the rule does not apply without one.
-pub(super) fn identify(
-    rule: &Rule,
-    request: &Request<'_>,
-    key: &FingerprintKey,
-) -> Option<Fingerprint> {
+pub(super) fn identify(rule: &Rule, request: &Request<'_>, key: &FingerprintKey) -> Option<Fingerprint> {
     let mut hasher = key.hasher(NAMESPACE);
     if let By::All(places) = rule.by() {
         for alternatives in places {

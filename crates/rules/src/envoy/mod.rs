@@ -77,15 +77,7 @@ pub enum Unit {
 
 impl Unit {
     /// Every unit, shortest first.
-    pub const ALL: [Unit; 7] = [
-        Unit::Second,
-        Unit::Minute,
-        Unit::Hour,
-        Unit::Day,
-        Unit::Week,
-        Unit::Month,
-        Unit::Year,
-    ];
+    pub const ALL: [Unit; 7] = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
 
     /// The name in a file.
     pub const fn name(self) -> &'static str {

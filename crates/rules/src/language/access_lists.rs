@@ -98,10 +98,7 @@ impl AccessList {
     pub(crate) fn add(&mut self, target: ListTarget, entry: ListEntry) {
         let wide = matches!(target, ListTarget::Net(net) if is_wide(net));
         if wide || entry.until.is_some() || matches!(target, ListTarget::KeyNamed(_)) {
-            self.lint_candidates.push(LintCandidate {
-                entry: entry.clone(),
-                target: target.clone(),
-            });
+            self.lint_candidates.push(LintCandidate { entry: entry.clone(), target: target.clone() });
         }
         let entries = match target {
             ListTarget::Net(net) => self.nets.entry(net),
@@ -118,20 +115,15 @@ impl AccessList {
 
     /// Every entry and its target, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
-        fn each(
-            target: ListTarget,
-            entries: &[ListEntry],
-        ) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
+        fn each(target: ListTarget, entries: &[ListEntry]) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
             entries.iter().map(move |entry| (target.clone(), entry))
         }
         let nets = self.nets.iter();
         let nets = nets.flat_map(|(net, entries)| each(ListTarget::Net(net), entries));
         let names = self.names.iter();
-        let names =
-            names.flat_map(|(name, entries)| each(ListTarget::KeyNamed(name.clone()), entries));
+        let names = names.flat_map(|(name, entries)| each(ListTarget::KeyNamed(name.clone()), entries));
         let digests = self.digests.iter();
-        let digests =
-            digests.flat_map(|(digest, entries)| each(ListTarget::KeyDigest(*digest), entries));
+        let digests = digests.flat_map(|(digest, entries)| each(ListTarget::KeyDigest(*digest), entries));
         nets.chain(names).chain(digests)
     }
 
@@ -156,16 +148,11 @@ impl AccessList {
     /// The entry that covers `request` at `now`. Of several, the one that expires last.
     pub(crate) fn find(&self, request: &Request<'_>, now: Nanos) -> Option<&ListEntry> {
         let key = request.api_key.as_ref();
-        let by_net = request
-            .ip
-            .into_iter()
-            .flat_map(|ip| self.nets.containing(ip));
+        let by_net = request.ip.into_iter().flat_map(|ip| self.nets.containing(ip));
         let digest = key.map(|key| key.digest).or(request.unlisted_key);
         let by_digest = digest.and_then(|digest| self.digests.get(&digest));
         let by_name = key.and_then(|key| self.names.get(key.name?));
         let entries = by_net.chain(by_digest).chain(by_name).flatten();
-        entries
-            .filter(|entry| entry.is_in_force(now))
-            .max_by_key(|entry| entry.until.unwrap_or(Nanos::MAX))
+        entries.filter(|entry| entry.is_in_force(now)).max_by_key(|entry| entry.until.unwrap_or(Nanos::MAX))
     }
 }

@@ -76,13 +76,6 @@ impl AlgorithmProfile {
                 "L + 1 started; B + L admitted",
             ),
         };
-        AlgorithmProfile {
-            algorithm,
-            suited_for,
-            memory,
-            accuracy,
-            burst,
-            worst_case,
-        }
+        AlgorithmProfile { algorithm, suited_for, memory, accuracy, burst, worst_case }
     }
 }

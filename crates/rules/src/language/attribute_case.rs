@@ -19,10 +19,7 @@ pub struct AttributeCaseError<'q> {
 impl RuleSet {
     /// The first attribute of `request` whose name differs from a known one by case. Only names with a capital letter
     /// are checked, so that most requests cost nothing.
-    pub fn find_case_mismatch<'q>(
-        &self,
-        request: &'q Request<'_>,
-    ) -> Option<AttributeCaseError<'q>> {
+    pub fn find_case_mismatch<'q>(&self, request: &'q Request<'_>) -> Option<AttributeCaseError<'q>> {
         let names = request.attributes.iter().map(|(name, _)| &**name);
         let mut with_uppercase = names.filter(|name| has_uppercase(name));
         with_uppercase.find_map(|name| {
@@ -48,10 +45,7 @@ impl RuleSet {
 
 /// Whether a request has an attribute that [`RuleSet::find_case_mismatch`] checks.
 pub fn may_have_case_mismatch(request: &Request<'_>) -> bool {
-    request
-        .attributes
-        .iter()
-        .any(|(name, _)| has_uppercase(name))
+    request.attributes.iter().any(|(name, _)| has_uppercase(name))
 }
 
 fn has_uppercase(name: &str) -> bool {

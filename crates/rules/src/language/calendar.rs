@@ -41,12 +41,7 @@ impl Calendar {
     }
 
     fn of(zone: Option<TimeZone>) -> Self {
-        Calendar {
-            zone,
-            days: OnceCell::new(),
-            weeks: OnceCell::new(),
-            months: OnceCell::new(),
-        }
+        Calendar { zone, days: OnceCell::new(), weeks: OnceCell::new(), months: OnceCell::new() }
     }
 
     pub(crate) fn window(&self, unit: CalendarUnit) -> Window {
@@ -54,19 +49,13 @@ impl Calendar {
         let edges = match unit {
             CalendarUnit::Day if self.zone.is_none() => return Window::Span(nominal),
             CalendarUnit::Week if self.zone.is_none() => {
-                return Window::Shifted {
-                    width: nominal,
-                    phase: MONDAY_BEFORE_EPOCH,
-                };
+                return Window::Shifted { width: nominal, phase: MONDAY_BEFORE_EPOCH };
             }
             CalendarUnit::Day => self.days.get_or_init(|| self.day_starts(0, 1)),
             CalendarUnit::Week => self.weeks.get_or_init(|| self.day_starts(FIRST_MONDAY, 7)),
             CalendarUnit::Month => self.months.get_or_init(|| self.month_starts()),
         };
-        Window::Edges {
-            edges: Arc::clone(edges),
-            nominal,
-        }
+        Window::Edges { edges: Arc::clone(edges), nominal }
     }
 
     /// The first instants of day `first` after the epoch and of every `step`th day after it.
@@ -178,11 +167,7 @@ mod tests {
 
     #[test]
     fn a_day_whose_midnight_is_skipped_begins_when_the_clock_does() {
-        check_has(
-            "America/Sao_Paulo",
-            CalendarUnit::Day,
-            "2018-11-04T03:00:00Z",
-        );
+        check_has("America/Sao_Paulo", CalendarUnit::Day, "2018-11-04T03:00:00Z");
     }
 
     #[test]

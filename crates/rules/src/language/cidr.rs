@@ -42,11 +42,7 @@ pub(crate) fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
     };
     let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
     let plain = IpNet::new(IpAddr::from([a, b, c, d]), prefix).ok()?;
-    Some(if prefix == 32 {
-        plain.addr().to_string()
-    } else {
-        plain.trunc().to_string()
-    })
+    Some(if prefix == 32 { plain.addr().to_string() } else { plain.trunc().to_string() })
 }
 
 /// Parses a network (`10.0.0.0/8`) or a single address.
@@ -54,18 +50,12 @@ pub(crate) fn parse_net(text: &str) -> Result<IpNet, String> {
     let net = match text.parse::<IpAddr>() {
         Ok(ip) => IpNet::from(ip),
         Err(_) => text.parse::<IpNet>().map_err(|_| {
-            format!(
-                "{}, which is neither an address nor a network; write 192.0.2.7 or 192.0.2.0/24",
-                quoted(text)
-            )
+            format!("{}, which is neither an address nor a network; write 192.0.2.7 or 192.0.2.0/24", quoted(text))
         })?,
     };
     if net.addr() != net.network() {
         let cut = net.trunc();
-        return Err(format!(
-            "{}, which has bits beyond its prefix; write {cut}",
-            quoted(text)
-        ));
+        return Err(format!("{}, which has bits beyond its prefix; write {cut}", quoted(text)));
     }
     if let IpAddr::V6(ip) = net.addr()
         && let Some(plain) = ip.to_ipv4_mapped()

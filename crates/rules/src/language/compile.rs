@@ -42,15 +42,10 @@ pub(crate) fn compile(
         reporter(&"rules".into(), &mut errors).error(0, "there is no rules file; write one");
     }
     let documents = read_documents(files, &names, &mut errors);
-    let (descriptor_files, rules_files): (Vec<_>, Vec<_>) = documents
-        .iter()
-        .partition(|(_, document)| document.root().is_some_and(descriptors::is_descriptor_file));
+    let (descriptor_files, rules_files): (Vec<_>, Vec<_>) =
+        documents.iter().partition(|(_, document)| document.root().is_some_and(descriptors::is_descriptor_file));
     let files = read_top_levels(&rules_files, &mut errors);
-    let domains = read_domains(
-        &descriptor_files,
-        external_domains.unwrap_or_default(),
-        &mut errors,
-    );
+    let domains = read_domains(&descriptor_files, external_domains.unwrap_or_default(), &mut errors);
     if domains.is_empty() && external_domains.is_none() {
         reject_missing_rules(&files, &mut errors);
     }
@@ -75,11 +70,7 @@ pub(crate) fn compile(
 }
 
 fn reporter<'r>(file: &Arc<str>, errors: &'r mut RuleErrors) -> Reporter<'r> {
-    Reporter {
-        file: Arc::clone(file),
-        rule: None,
-        errors,
-    }
+    Reporter { file: Arc::clone(file), rule: None, errors }
 }
 
 fn read_documents<'a>(
@@ -100,24 +91,21 @@ fn read_documents<'a>(
 /// The name of a file and its parsed document.
 type NamedDocument<'a> = (Arc<str>, Document<'a>);
 
-fn read_top_levels<'d>(
-    documents: &[&'d NamedDocument<'_>],
-    errors: &mut RuleErrors,
-) -> Vec<ParsedFile<'d>> {
+fn read_top_levels<'d>(documents: &[&'d NamedDocument<'_>], errors: &mut RuleErrors) -> Vec<ParsedFile<'d>> {
     let mut files = Vec::with_capacity(documents.len());
     for (name, document) in documents {
         let report = &mut reporter(name, errors);
         let Some(root) = document.root() else {
-            report.error(0, "is empty; write `version: 1` and `rules:`, or `domain:` and `descriptors:` for limits of Envoy, or \
-                 remove the file");
+            report.error(
+                0,
+                "is empty; write `version: 1` and `rules:`, or `domain:` and `descriptors:` for limits of Envoy, or \
+                 remove the file",
+            );
             continue;
         };
         if let Some(top) = TopLevelFields::read(root, "the file", report) {
             top_level::check_version(&top, root.line(), report);
-            files.push(ParsedFile {
-                name: Arc::clone(name),
-                top,
-            });
+            files.push(ParsedFile { name: Arc::clone(name), top });
         }
     }
     files
@@ -159,9 +147,7 @@ fn compile_files(
     let tiers = settings.tiers.map(|(tiers, _)| tiers).unwrap_or_default();
     let declared = settings.declared;
     let has_timezone = settings.calendar.is_some();
-    let calendar = settings
-        .calendar
-        .map_or_else(Calendar::utc, |(calendar, _)| calendar);
+    let calendar = settings.calendar.map_or_else(Calendar::utc, |(calendar, _)| calendar);
     let mut reader = RuleReader {
         rates: RatesReader {
             tiers: &tiers,
@@ -171,10 +157,7 @@ fn compile_files(
         },
         has_timezone,
         store: options.store,
-        matches: MatchReader {
-            ipv6_prefix: identity.ipv6_prefix,
-            names: AttributeNames::new(&declared),
-        },
+        matches: MatchReader { ipv6_prefix: identity.ipv6_prefix, names: AttributeNames::new(&declared) },
         parsed_by: FxHashMap::default(),
         units: UnitNames::new(&declared),
     };
@@ -183,10 +166,7 @@ fn compile_files(
     for file in files {
         let report = &mut reporter(&file.name, errors);
         read_rules(&file.top, &mut reader, &mut parsed, report);
-        for (field, node, list) in [
-            ("allow", file.top.allow, &mut allow),
-            ("block", file.top.block, &mut block),
-        ] {
+        for (field, node, list) in [("allow", file.top.allow, &mut allow), ("block", file.top.block, &mut block)] {
             if let Some(node) = node {
                 access_list_reader::read(field, node, identity.ipv6_prefix, list, report);
             }
@@ -212,9 +192,7 @@ fn compile_files(
         identity,
         identity_location,
         keys_file: settings.keys_file.map(|(name, _)| name),
-        source: files
-            .first()
-            .map_or_else(|| "rules".into(), |file| Arc::clone(&file.name)),
+        source: files.first().map_or_else(|| "rules".into(), |file| Arc::clone(&file.name)),
     }
 }
 
@@ -246,8 +224,7 @@ fn rule_nodes<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Child
                 YamlValue::Text(_) => "a text",
                 _ => "nothing",
             };
-            let message =
-                format!("has {found} for `rules`; write a list, or [] if nothing is limited");
+            let message = format!("has {found} for `rules`; write a list, or [] if nothing is limited");
             report.error(node.line(), message);
             None
         }

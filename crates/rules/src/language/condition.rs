@@ -119,10 +119,7 @@ pub(crate) struct TextMatcher {
 impl TextMatcher {
     pub(crate) fn new(mut literals: Vec<Box<str>>, globs: Vec<Glob>) -> Self {
         literals.sort_unstable();
-        TextMatcher {
-            literals: literals.into(),
-            globs: globs.into(),
-        }
+        TextMatcher { literals: literals.into(), globs: globs.into() }
     }
 
     /// Up to this many literals are compared one by one, because a comparison checks lengths first.
@@ -132,9 +129,7 @@ impl TextMatcher {
         let literally = if self.literals.len() <= Self::MAX_LINEAR_SEARCH {
             self.literals.iter().any(|known| **known == *text)
         } else {
-            self.literals
-                .binary_search_by(|known| (**known).cmp(text))
-                .is_ok()
+            self.literals.binary_search_by(|known| (**known).cmp(text)).is_ok()
         };
         literally || self.globs.iter().any(|glob| glob.matches(text))
     }
@@ -143,9 +138,7 @@ impl TextMatcher {
 impl Condition {
     pub(crate) fn matches(&self, request: &Request<'_>) -> bool {
         match (&self.attribute, &self.matcher) {
-            (Attribute::Ip, AttributeMatcher::Nets(nets)) => {
-                request.ip.is_some_and(|ip| nets.matches(ip))
-            }
+            (Attribute::Ip, AttributeMatcher::Nets(nets)) => request.ip.is_some_and(|ip| nets.matches(ip)),
             (Attribute::ApiKey, AttributeMatcher::Texts(texts)) => {
                 request.api_key.is_some_and(|key| match key.name {
                     Some(name) => texts.matches(name),
@@ -153,9 +146,7 @@ impl Condition {
                     None => texts.globs.iter().any(Glob::matches_everything),
                 })
             }
-            (Attribute::Priority, AttributeMatcher::Texts(texts)) => {
-                texts.matches(request.priority().name())
-            }
+            (Attribute::Priority, AttributeMatcher::Texts(texts)) => texts.matches(request.priority().name()),
             (Attribute::Text(name), AttributeMatcher::Texts(texts)) => {
                 request.text(name).is_some_and(|text| texts.matches(text))
             }

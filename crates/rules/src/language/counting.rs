@@ -36,11 +36,7 @@ pub(crate) struct CountingContext {
 }
 
 /// Reads `exact`, `leased`, `leased 250ms` or `lenient`.
-pub(crate) fn read(
-    node: Option<YamlNode<'_>>,
-    context: CountingContext,
-    report: &mut Reporter<'_>,
-) -> CountingOptions {
+pub(crate) fn read(node: Option<YamlNode<'_>>, context: CountingContext, report: &mut Reporter<'_>) -> CountingOptions {
     let Some(node) = node else {
         return CountingOptions::default();
     };
@@ -51,11 +47,7 @@ pub(crate) fn read(
         report.error(node.line(), message);
         return CountingOptions::default();
     }
-    if context.store.is_shared() {
-        options
-    } else {
-        CountingOptions::default()
-    }
+    if context.store.is_shared() { options } else { CountingOptions::default() }
 }
 
 fn parse_counting(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<CountingOptions> {
@@ -74,10 +66,7 @@ fn parse_counting(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Count
             return None;
         }
     };
-    Some(CountingOptions {
-        counting: known?,
-        lease_duration,
-    })
+    Some(CountingOptions { counting: known?, lease_duration })
 }
 
 /// The error for a text that is not a counting mode, or for a mode with a duration that it does not take.

@@ -65,12 +65,7 @@ impl fmt::Display for Warning {
     }
 }
 
-fn print(
-    f: &mut fmt::Formatter<'_>,
-    location: &SourceLocation,
-    rule: Option<&str>,
-    message: &str,
-) -> fmt::Result {
+fn print(f: &mut fmt::Formatter<'_>, location: &SourceLocation, rule: Option<&str>, message: &str) -> fmt::Result {
     match rule {
         Some(rule) => write!(f, "{location}: rule `{rule}` {message}"),
         None => write!(f, "{location}: {message}"),
@@ -127,8 +122,7 @@ impl RuleErrors {
 
     /// Sorts by file in the given order, then by line. Errors of one line keep their order.
     pub(crate) fn sort(&mut self, order: impl Fn(&str) -> usize) {
-        self.errors
-            .sort_by_key(|error| (order(&error.location.file), error.location.line));
+        self.errors.sort_by_key(|error| (order(&error.location.file), error.location.line));
     }
 }
 

@@ -35,9 +35,7 @@ pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) ->
             lifted.dropped.push(blocked);
         }
         let allowing = after.allow.covering(&target);
-        lifted
-            .allowed
-            .extend(allowing.filter(|entry| entry.is_in_force(now)));
+        lifted.allowed.extend(allowing.filter(|entry| entry.is_in_force(now)));
     }
     for (target, allowed) in after.allow.iter() {
         let was_blocked = covers(&before.block, &target) && !covers(&before.allow, &target);
@@ -92,10 +90,7 @@ impl<'s> LiftedLimits<'s> {
             || old.concurrent.is_some() && rule.concurrent.is_none()
             || is_lifted(None, None, "")
             || tiers.any(|name| {
-                let (old_tier, tier) = (
-                    tier_position(self.before, name),
-                    tier_position(self.after, name),
-                );
+                let (old_tier, tier) = (tier_position(self.before, name), tier_position(self.after, name));
                 tier.is_some() && is_lifted(old_tier, tier, "")
             })
             || overrides.any(|subject| is_lifted(None, None, subject))
@@ -131,15 +126,9 @@ pub struct LiftedDescriptorLimits<'s> {
 
 /// The limits of `before` that `after` lifts: another descriptor hides a limit for some values, or an unlimited one
 /// replaces it. Two patterns that overlap only in part are not compared.
-pub fn lifted_descriptor_limits<'s>(
-    before: &'s RuleSet,
-    after: &RuleSet,
-) -> LiftedDescriptorLimits<'s> {
+pub fn lifted_descriptor_limits<'s>(before: &'s RuleSet, after: &RuleSet) -> LiftedDescriptorLimits<'s> {
     let lifted = lifted_rules(&before.descriptors, &after.descriptors);
-    let rules = lifted
-        .rules
-        .iter()
-        .map(|rule| &before.rules()[*rule as usize]);
+    let rules = lifted.rules.iter().map(|rule| &before.rules()[*rule as usize]);
     LiftedDescriptorLimits {
         names: rules.map(|rule| rule.name().as_str()).collect(),
         is_truncated: lifted.is_truncated,
@@ -153,27 +142,17 @@ mod tests {
 
     fn set(text: &str) -> RuleSet {
         let text = format!("version: 1\n{text}\n");
-        let file = SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        };
+        let file = SourceFile { name: "rules.yaml", text: &text };
         parse(&[file]).unwrap_or_else(|errors| panic!("{text}{errors}"))
     }
 
     #[track_caller]
     fn check_lists(before: &str, after: &str, dropped: &[&str], allowed: &[&str]) {
-        let (old, new) = (
-            set(&format!("rules: []\n{before}")),
-            set(&format!("rules: []\n{after}")),
-        );
+        let (old, new) = (set(&format!("rules: []\n{before}")), set(&format!("rules: []\n{after}")));
         // 2027-01-15
         let lifted = lifted_blocks(&old, &new, Nanos::from_secs(1_800_000_000));
-        let names = |entries: &[&ListEntry]| -> Vec<String> {
-            entries
-                .iter()
-                .map(|entry| entry.target.to_string())
-                .collect()
-        };
+        let names =
+            |entries: &[&ListEntry]| -> Vec<String> { entries.iter().map(|entry| entry.target.to_string()).collect() };
         assert_eq!(names(&lifted.dropped), dropped, "{before} then {after}");
         assert_eq!(names(&lifted.allowed), allowed, "{before} then {after}");
     }
@@ -184,12 +163,7 @@ mod tests {
         let all = format!("block: [192.0.2.7, key:x, \"{digest}\", \"2001:db8::/64\"]");
         let names = ["192.0.2.7", "2001:db8::/64", "key:x", &digest];
         check_lists(&all, "", &names, &[]);
-        check_lists(
-            &all,
-            "block: [192.0.2.7, \"2001:db8::/64\"]",
-            &names[2..],
-            &[],
-        );
+        check_lists(&all, "block: [192.0.2.7, \"2001:db8::/64\"]", &names[2..], &[]);
         check_lists(
             "block: [192.0.2.7]",
             "block: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]",
@@ -203,19 +177,10 @@ mod tests {
         for (before, after) in [
             ("block: [192.0.2.7]", "block: [192.0.2.0/24]"),
             ("block: [192.0.2.7]", "block: [198.51.100.1, 192.0.2.7]"),
-            (
-                "block: [192.0.2.7]",
-                "block: [{ match: 192.0.2.7, until: 2030-01-01T00:00:00Z }]",
-            ),
-            (
-                "block: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]",
-                "",
-            ),
+            ("block: [192.0.2.7]", "block: [{ match: 192.0.2.7, until: 2030-01-01T00:00:00Z }]"),
+            ("block: [{ match: 192.0.2.7, until: 2020-01-01T00:00:00Z }]", ""),
             ("block: [192.0.2.7]\nallow: [192.0.2.0/24]", ""),
-            (
-                "block: [192.0.2.0/24]\nallow: [192.0.2.7]",
-                "block: [192.0.2.0/24]\nallow: [192.0.2.7, 198.51.100.1]",
-            ),
+            ("block: [192.0.2.0/24]\nallow: [192.0.2.7]", "block: [192.0.2.0/24]\nallow: [192.0.2.7, 198.51.100.1]"),
             ("", "block: [192.0.2.7]\nallow: [192.0.2.7]"),
         ] {
             check_lists(before, after, &[], &[]);
@@ -235,9 +200,7 @@ mod tests {
     #[track_caller]
     fn check_limits(before: &str, after: &str, want: bool) {
         let rules = |fields: &str| {
-            set(&format!(
-                "tiers: [free, pro]\nkeys_file: k\nrules: [{{ name: r, by: user, {fields} }}]"
-            ))
+            set(&format!("tiers: [free, pro]\nkeys_file: k\nrules: [{{ name: r, by: user, {fields} }}]"))
         };
         let (old, new) = (rules(before), rules(after));
         let found = LiftedLimits::new(&old, &new).lifts(&old.rules()[0], &new.rules()[0]);
@@ -249,9 +212,7 @@ mod tests {
         let rule = "rules:\n  - { name: r, by: user, rate: 5/hour }\n";
         let other = |rate: &str| {
             let fields = format!("by: user, rate: {rate}, replaces: [r]");
-            set(&format!(
-                "{rule}  - {{ name: s, match: {{ path: /a }}, {fields} }}"
-            ))
+            set(&format!("{rule}  - {{ name: s, match: {{ path: /a }}, {fields} }}"))
         };
         let (old, limited, unlimited) = (set(rule), other("9/hour"), other("unlimited"));
         let check = |before: &RuleSet, after: &RuleSet| {
@@ -273,14 +234,8 @@ mod tests {
             ("concurrent: 5", "rate: unlimited"),
             ("rate: 5/hour", "rate: 5/hour, tiers: { pro: unlimited }"),
             ("rate: [5/second, 9/day]", "rate: 5/second"),
-            (
-                "rate: 5/hour",
-                "rate: 5/hour, overrides: { ada: unlimited }",
-            ),
-            (
-                "rate: 5/hour, overrides: { ada: 1/hour }",
-                "rate: 5/hour, overrides: { ada: unlimited }",
-            ),
+            ("rate: 5/hour", "rate: 5/hour, overrides: { ada: unlimited }"),
+            ("rate: 5/hour, overrides: { ada: 1/hour }", "rate: 5/hour, overrides: { ada: unlimited }"),
         ] {
             check_limits(before, after, true);
             check_limits(after, before, false);

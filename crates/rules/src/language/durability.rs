@@ -7,19 +7,12 @@ use super::scalar_fields::read_choice;
 use super::top_level::Defaults;
 use super::yaml::YamlNode;
 use tidegate_core::algorithms::Precision;
-use tidegate_core::store::{
-    Capabilities, Durability, OnStoreFailure, OnStoreLate, StoreDurability,
-};
+use tidegate_core::store::{Capabilities, Durability, OnStoreFailure, OnStoreLate, StoreDurability};
 use tidegate_core::units::Nanos;
 
 pub(crate) const DURABILITIES: [(&str, Durability); 4] = {
     let [none, replica, replica_aof, disk] = Durability::ALL;
-    [
-        (none.name(), none),
-        (replica.name(), replica),
-        (replica_aof.name(), replica_aof),
-        (disk.name(), disk),
-    ]
+    [(none.name(), none), (replica.name(), replica), (replica_aof.name(), replica_aof), (disk.name(), disk)]
 };
 
 /// A write that another server acknowledges takes longer than a decision usually may.
@@ -57,10 +50,9 @@ fn unsupported_reason(durability: Durability, store: StoreDurability) -> Option<
         (Durability::Disk, StoreDurability::Replicas) => {
             Some("the store is a server of its own; write replica, replica+aof or none")
         }
-        (
-            Durability::Replica | Durability::ReplicaAof,
-            StoreDurability::None | StoreDurability::Disk,
-        ) => Some("counters in memory have no replica; write disk or none"),
+        (Durability::Replica | Durability::ReplicaAof, StoreDurability::None | StoreDurability::Disk) => {
+            Some("counters in memory have no replica; write disk or none")
+        }
     }
 }
 

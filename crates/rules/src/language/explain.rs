@@ -105,10 +105,7 @@ impl RuleSet {
             explain_rule(rule, applicability, request)
         });
         let listed = self.list_decision_with_entry(request, now);
-        Explanation {
-            listed: listed.map(|(listed, entry)| (listed, entry.clone())),
-            rules: views.collect(),
-        }
+        Explanation { listed: listed.map(|(listed, entry)| (listed, entry.clone())), rules: views.collect() }
     }
 }
 
@@ -142,9 +139,7 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
         return unmatched(condition, request, true);
     }
     match &rule.unit {
-        Some(unit) if !rule.counts(request) => Applicability::NoCost {
-            unit: (&**unit).into(),
-        },
+        Some(unit) if !rule.counts(request) => Applicability::NoCost { unit: (&**unit).into() },
         _ => Applicability::Skipped,
     }
 }
@@ -152,9 +147,7 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
 fn unmatched(condition: &Condition, request: &Request<'_>, negated: bool) -> Applicability {
     Applicability::Unmatched {
         attribute: condition.attribute.name().into(),
-        found: condition
-            .actual_value(request)
-            .map(|found| (&*found).into()),
+        found: condition.actual_value(request).map(|found| (&*found).into()),
         wanted: condition.matcher.to_string().into(),
         negated,
     }
@@ -165,14 +158,9 @@ fn subject_parts(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
         return Vec::new();
     };
     let part = |names: &Vec<Box<str>>| {
-        let present = names
-            .iter()
-            .find(|name| Attribute::is_present(name, request));
+        let present = names.iter().find(|name| Attribute::is_present(name, request));
         let substitute = || request.ip.map(|_| "ip".into());
-        SubjectPart {
-            wanted: names.join("|").into(),
-            counted: present.cloned().or_else(substitute),
-        }
+        SubjectPart { wanted: names.join("|").into(), counted: present.cloned().or_else(substitute) }
     };
     parts.iter().map(part).collect()
 }
@@ -186,10 +174,7 @@ impl fmt::Display for Explanation {
                 writeln!(f, "the allow list decides, by {entry}: the request passes")?;
             }
             Some((ListDecision::Block { .. }, entry)) => {
-                writeln!(
-                    f,
-                    "the block list decides, by {entry}: the request is denied"
-                )?;
+                writeln!(f, "the block list decides, by {entry}: the request is denied")?;
             }
             None if !self.rules.iter().any(applies) => {
                 writeln!(f, "no rule applies: the request passes")?;
@@ -223,32 +208,18 @@ impl fmt::Display for RuleView {
             };
             return write!(f, "\n  rate: {rate}{}", self.options);
         }
-        let AlgorithmProfile {
-            algorithm,
-            suited_for,
-            memory,
-            accuracy,
-            burst,
-            worst_case,
-        } = self.profile;
+        let AlgorithmProfile { algorithm, suited_for, memory, accuracy, burst, worst_case } = self.profile;
         write!(f, "\n  rate: {}", self.rates.join(" and "))?;
         write!(f, "{}", self.options)?;
         write!(f, "\n  algorithm: {algorithm}, good for {suited_for}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
-        write!(
-            f,
-            "\n    burst: {burst}\n    worst case in one window: {worst_case}"
-        )?;
+        write!(f, "\n    burst: {burst}\n    worst case in one window: {worst_case}")?;
         f.write_str(legend(algorithm))
     }
 }
 
 fn legend(algorithm: Algorithm) -> &'static str {
-    if algorithm.takes_burst() {
-        " (L the count, B the burst)"
-    } else {
-        " (L the count)"
-    }
+    if algorithm.takes_burst() { " (L the count, B the burst)" } else { " (L the count)" }
 }
 
 struct SubjectDisplay<'a>(&'a [SubjectPart]);
@@ -276,24 +247,13 @@ impl fmt::Display for Applicability {
         match self {
             Applicability::Applies => f.write_str("applies"),
             Applicability::ReplacedBy(other) => write!(f, "does not apply: `{other}` replaces it"),
-            Applicability::Unmatched {
-                attribute,
-                found: None,
-                wanted,
-                ..
-            } => write!(f, "does not apply: {attribute} is absent, wanted {wanted}"),
-            Applicability::Unmatched {
-                attribute,
-                found: Some(found),
-                wanted,
-                negated,
-            } => {
+            Applicability::Unmatched { attribute, found: None, wanted, .. } => {
+                write!(f, "does not apply: {attribute} is absent, wanted {wanted}")
+            }
+            Applicability::Unmatched { attribute, found: Some(found), wanted, negated } => {
                 let not = if *negated { "not " } else { "" };
                 let found = quoted(found);
-                write!(
-                    f,
-                    "does not apply: {attribute} is {found}, wanted {not}{wanted}"
-                )
+                write!(f, "does not apply: {attribute} is {found}, wanted {not}{wanted}")
             }
             Applicability::NoCost { unit } => {
                 write!(f, "does not apply: the request costs 0 {unit}")
@@ -305,5 +265,4 @@ impl fmt::Display for Applicability {
     }
 }
 
-const SKIPPED_TEXT: &str =
-    "does not apply: the attribute it counts by is absent, and it has `if_missing: skip`";
+const SKIPPED_TEXT: &str = "does not apply: the attribute it counts by is absent, and it has `if_missing: skip`";

@@ -13,64 +13,41 @@ pub(crate) struct Reporter<'r> {
 
 impl Reporter<'_> {
     pub(crate) fn location(&self, line: u32) -> SourceLocation {
-        SourceLocation {
-            file: Arc::clone(&self.file),
-            line,
-        }
+        SourceLocation { file: Arc::clone(&self.file), line }
     }
 
     /// Reports an error on `line`. Within a rule, the message follows its name.
     pub(crate) fn error(&mut self, line: u32, message: impl Into<String>) {
-        let error = RuleError {
-            location: self.location(line),
-            rule: self.rule.map(Into::into),
-            message: message.into(),
-        };
+        let error =
+            RuleError { location: self.location(line), rule: self.rule.map(Into::into), message: message.into() };
         self.errors.push(error);
     }
 
     /// Records a lint warning about `line`. Within a rule, the message follows its name.
     pub(crate) fn warn(&mut self, line: u32, message: impl Into<String>) {
-        let warning = Warning {
-            location: self.location(line),
-            rule: self.rule.map(Into::into),
-            message: message.into(),
-        };
+        let warning =
+            Warning { location: self.location(line), rule: self.rule.map(Into::into), message: message.into() };
         self.errors.push_warning(warning);
     }
 
     /// The text of a field, or an error that says what is `expected`.
-    pub(crate) fn text<'d>(
-        &mut self,
-        field: &str,
-        node: YamlNode<'d>,
-        expected: &str,
-    ) -> Option<&'d str> {
+    pub(crate) fn text<'d>(&mut self, field: &str, node: YamlNode<'d>, expected: &str) -> Option<&'d str> {
         let found = match node.kind() {
             YamlValue::Text(text) => return Some(text),
             YamlValue::Null => "nothing",
             YamlValue::List(_) => "a list",
             YamlValue::Map(_) => "a mapping",
         };
-        self.error(
-            node.line(),
-            format!("has {found} for `{field}`; write {expected}"),
-        );
+        self.error(node.line(), format!("has {found} for `{field}`; write {expected}"));
         None
     }
 
     /// A text, or a list of texts, each with its line. Anything else is an error.
-    pub(crate) fn texts<'d>(
-        &mut self,
-        field: &str,
-        node: YamlNode<'d>,
-        expected: &str,
-    ) -> Vec<(&'d str, u32)> {
+    pub(crate) fn texts<'d>(&mut self, field: &str, node: YamlNode<'d>, expected: &str) -> Vec<(&'d str, u32)> {
         match node.kind() {
             YamlValue::List(items) => {
-                let texts: Vec<_> = items
-                    .filter_map(|item| Some((self.text(field, item, expected)?, item.line())))
-                    .collect();
+                let texts: Vec<_> =
+                    items.filter_map(|item| Some((self.text(field, item, expected)?, item.line()))).collect();
                 if texts.is_empty() {
                     self.reject_empty_list(field, node, expected);
                 }
@@ -113,27 +90,17 @@ pub(crate) trait MappingFields<'d>: Default {
             report.error(node.line(), message);
             return None;
         };
-        let what = if what.is_empty() {
-            String::new()
-        } else {
-            format!("{what} ")
-        };
+        let what = if what.is_empty() { String::new() } else { format!("{what} ") };
         let mut fields = Self::default();
         for (key, value) in pairs {
             let Some(name) = key.text() else {
-                report.error(
-                    key.line(),
-                    format!("{what}has a field whose name is not a text; write a name"),
-                );
+                report.error(key.line(), format!("{what}has a field whose name is not a text; write a name"));
                 continue;
             };
             match fields.field(name) {
                 None => report.error(key.line(), unknown_field(&what, name, Self::KNOWN)),
                 Some(Some(first)) => {
-                    let message = format!(
-                        "{what}has `{name}` twice, the first on line {}; keep one",
-                        first.line()
-                    );
+                    let message = format!("{what}has `{name}` twice, the first on line {}; keep one", first.line());
                     report.error(key.line(), message);
                 }
                 Some(field) => *field = Some(value),
@@ -182,9 +149,7 @@ pub(crate) fn closest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str>
     let max_distance = (name.len() / 3).clamp(1, 3);
     let length = name.chars().count();
     // Names of other lengths are farther away than that, and computing the distance takes long.
-    let alike = known
-        .iter()
-        .filter(|known| known.chars().count().abs_diff(length) <= max_distance);
+    let alike = known.iter().filter(|known| known.chars().count().abs_diff(length) <= max_distance);
     let ranked = alike.map(|known| (edit_distance(name, known), *known));
     let (distance, near) = ranked.min_by_key(|(distance, _)| *distance)?;
     (distance <= max_distance).then_some(near)
@@ -214,10 +179,7 @@ mod tests {
     fn a_misspelt_name_is_recognised() {
         let known = ["rate", "replaces", "on_store_failure", "mode"];
         assert_eq!(closest_name("rates", &known), Some("rate"));
-        assert_eq!(
-            closest_name("on-store-failure", &known),
-            Some("on_store_failure")
-        );
+        assert_eq!(closest_name("on-store-failure", &known), Some("on_store_failure"));
         assert_eq!(closest_name("replace", &known), Some("replaces"));
         assert_eq!(closest_name("colour", &known), None);
     }

@@ -7,15 +7,8 @@
 use crate::request::HEADER_PREFIX;
 
 /// Headers whose values never look like a regular expression.
-const STRUCTURED_HEADERS: [&str; 7] = [
-    "accept",
-    "accept-encoding",
-    "accept-language",
-    "content-type",
-    "origin",
-    "referer",
-    "user-agent",
-];
+const STRUCTURED_HEADERS: [&str; 7] =
+    ["accept", "accept-encoding", "accept-language", "content-type", "origin", "referer", "user-agent"];
 
 const REGEX_ERROR: &str = "which is a regular expression and would be compared as it is; write `*` for any text, such as \
                     \"*bot*\", and a list for several; case counts, so write both where both are meant: [\"*bot*\", \"*Bot*\"]";
@@ -49,9 +42,7 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
         );
     }
     if header.is_some() && has_dot_star(text) {
-        return Some(
-            "in which `.*` is a dot and any text; write `*` if any text is meant".to_owned(),
-        );
+        return Some("in which `.*` is a dot and any text; write `*` if any text is meant".to_owned());
     }
     if header == Some("content-type") && is_bare_media_type(text) {
         return Some(
@@ -85,9 +76,7 @@ fn is_nginx_regex(text: &str) -> bool {
 
 /// `(?i)bot`, `[Bb]ot`, `[a-z]`, `\d+`, `(curl|wget)`.
 fn has_regex_syntax(text: &str) -> bool {
-    let signs = [
-        "(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/",
-    ];
+    let signs = ["(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/"];
     has_group(text) || has_case_class(text) || signs.iter().any(|sign| text.contains(sign))
 }
 
@@ -109,10 +98,7 @@ fn has_case_class(text: &str) -> bool {
 
 /// `/bot/` and `/bot/i`.
 fn is_delimited(text: &str) -> bool {
-    let Some((inner, flags)) = text
-        .strip_prefix('/')
-        .and_then(|rest| rest.rsplit_once('/'))
-    else {
+    let Some((inner, flags)) = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')) else {
         return false;
     };
     !inner.is_empty() && flags.len() <= 4 && flags.chars().all(|flag| "gimsuxy".contains(flag))
@@ -128,8 +114,7 @@ fn has_dot_star(text: &str) -> bool {
 /// value; plain words such as `admin|root` are several.
 fn has_alternatives(name: &str, text: &str) -> bool {
     let may_be_id = name == "user" || name.contains("user") && !name.contains("agent");
-    let is_value =
-        |part: &str| !part.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ';' | '?'));
+    let is_value = |part: &str| !part.contains(|c: char| c.is_whitespace() || matches!(c, '(' | ';' | '?'));
     let is_word = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphabetic());
     let parts = text.split('|').map(str::trim);
     let parts: Vec<&str> = parts.filter(|part| !part.is_empty()).collect();
@@ -146,8 +131,7 @@ fn is_comma_list(text: &str) -> bool {
         !part.is_empty() && is_one && !part.ends_with('.')
     };
     let is_thousands = |part: &str| part.len() == 3 && part.bytes().all(|b| b.is_ascii_digit());
-    let is_number =
-        text.starts_with(|c: char| c.is_ascii_digit()) && text.split(',').skip(1).all(is_thousands);
+    let is_number = text.starts_with(|c: char| c.is_ascii_digit()) && text.split(',').skip(1).all(is_thousands);
     text.contains(',') && !is_number && text.split(',').map(str::trim).all(is_value)
 }
 
@@ -156,15 +140,7 @@ fn is_list_header(header: &str) -> bool {
     header.starts_with("accept")
         || matches!(
             header,
-            "cache-control"
-                | "pragma"
-                | "via"
-                | "vary"
-                | "allow"
-                | "connection"
-                | "te"
-                | "expect"
-                | "priority"
+            "cache-control" | "pragma" | "via" | "vary" | "allow" | "connection" | "te" | "expect" | "priority"
         )
 }
 
@@ -190,16 +166,7 @@ mod tests {
 
     #[test]
     fn regular_expressions_are_errors_in_structured_headers_and_warnings_elsewhere() {
-        for text in [
-            ".*[Bb]ot.*",
-            "(?i).*bot.*",
-            "~*bot",
-            "^curl",
-            "curl$",
-            "(curl|wget)",
-            r"curl/\d+",
-            "[Bb]ot",
-        ] {
+        for text in [".*[Bb]ot.*", "(?i).*bot.*", "~*bot", "^curl", "curl$", "(curl|wget)", r"curl/\d+", "[Bb]ot"] {
             assert_eq!(verdict("header.user-agent", text), Invalid, "{text}");
             assert_eq!(verdict("header.x-agent", text), Suspicious, "{text}");
         }
@@ -246,26 +213,14 @@ mod tests {
     #[test]
     fn values_that_clients_send_are_neither() {
         for (name, text) in [
-            (
-                "header.user-agent",
-                "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-            ),
-            (
-                "header.user-agent",
-                "Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0",
-            ),
-            (
-                "header.user-agent",
-                "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
-            ),
+            ("header.user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
+            ("header.user-agent", "Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0"),
+            ("header.user-agent", "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"),
             ("header.user-agent", "Dalvik/2.1.0 (Linux; U|X; Android 9)"),
             ("header.user-agent", "MyApp/3.*"),
             ("header.user-agent", "*[bot]*"),
             ("header.accept", "text/html, */*"),
-            (
-                "header.accept",
-                "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8",
-            ),
+            ("header.accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"),
             ("header.accept-encoding", "gzip, deflate, br"),
             ("header.content-type", "application/vnd.api+json*"),
             ("header.content-type", "multipart/form-data; boundary=*"),

@@ -15,10 +15,7 @@ pub(crate) struct Glob {
 impl Glob {
     /// A pattern of values of the attribute `name`.
     pub(crate) fn new(name: &str, pattern: &str) -> Self {
-        Glob {
-            pattern: pattern.into(),
-            has_segments: Self::is_path_attribute(name) && pattern.contains('/'),
-        }
+        Glob { pattern: pattern.into(), has_segments: Self::is_path_attribute(name) && pattern.contains('/') }
     }
 
     /// Whether the values of the attribute `name` are paths.
@@ -32,8 +29,7 @@ impl Glob {
 
     /// Whether `**` is next to other text in its segment, which would read as if it crossed segments.
     pub(crate) fn is_ambiguous(text: &str) -> bool {
-        text.split('/')
-            .any(|segment| segment != "**" && segment.contains("**"))
+        text.split('/').any(|segment| segment != "**" && segment.contains("**"))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -55,11 +51,7 @@ impl Glob {
     }
 
     pub(crate) fn matches(&self, text: &str) -> bool {
-        if self.has_segments {
-            segments_match(&self.pattern, text)
-        } else {
-            segment_matches(&self.pattern, text)
-        }
+        if self.has_segments { segments_match(&self.pattern, text) } else { segment_matches(&self.pattern, text) }
     }
 }
 
@@ -68,10 +60,7 @@ fn segments_match(pattern: &str, text: &str) -> bool {
     // The pattern after the last `**`, and the text that this `**` has not consumed yet.
     let mut backtrack: Option<(&str, Option<&str>)> = None;
     loop {
-        match (
-            pattern.map(split_first_segment),
-            text.map(split_first_segment),
-        ) {
+        match (pattern.map(split_first_segment), text.map(split_first_segment)) {
             (None, None) => return true,
             (Some(("**", rest)), _) => {
                 let Some(rest) = rest else { return true };
@@ -151,32 +140,16 @@ mod tests {
 
     #[test]
     fn a_star_stays_within_its_segment() {
-        check(
-            "/users/*/posts",
-            &["/users/7/posts", "/users//posts"],
-            &["/users/posts", "/users/7/8/posts"],
-        );
+        check("/users/*/posts", &["/users/7/posts", "/users//posts"], &["/users/posts", "/users/7/8/posts"]);
         check("/v*/x", &["/v1/x", "/v/x"], &["/w1/x", "/v1/2/x"]);
         check("/a*b*c", &["/abc", "/axbxbxc"], &["/ab", "/abcd", "/ab/c"]);
     }
 
     #[test]
     fn two_stars_stand_for_any_number_of_segments() {
-        check(
-            "/a/**",
-            &["/a", "/a/", "/a/b", "/a/b/c"],
-            &["/ab", "/", "/b/a"],
-        );
-        check(
-            "/a/**/z",
-            &["/a/z", "/a/b/z", "/a/z/z"],
-            &["/a", "/a/z/b", "/a/bz"],
-        );
-        check(
-            "/**/x/**/y",
-            &["/x/y", "/a/x/b/y", "/x/x/y/y"],
-            &["/y/x", "/x/a"],
-        );
+        check("/a/**", &["/a", "/a/", "/a/b", "/a/b/c"], &["/ab", "/", "/b/a"]);
+        check("/a/**/z", &["/a/z", "/a/b/z", "/a/z/z"], &["/a", "/a/z/b", "/a/bz"]);
+        check("/**/x/**/y", &["/x/y", "/a/x/b/y", "/x/x/y/y"], &["/y/x", "/x/a"]);
         check("/**", &["/", "/a/b"], &[]);
     }
 
@@ -196,10 +169,7 @@ mod tests {
         }
         check_for("user", "a/*", &["a/b", "a/b/c", "a/"], &["a", "b/a/"]);
         check_for("raw_path", "/a/*", &["/a/b"], &["/a/b/c"]);
-        assert!(
-            Glob::new("user", "***").matches_everything()
-                && !Glob::new("user", "/**").matches_everything()
-        );
+        assert!(Glob::new("user", "***").matches_everything() && !Glob::new("user", "/**").matches_everything());
     }
 
     #[test]

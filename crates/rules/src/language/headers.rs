@@ -45,8 +45,7 @@ const PROXY_HEADERS: [(&str, &str); 9] = [
 ];
 
 /// Attributes that are not headers.
-const NON_HEADER_ATTRIBUTES: [&str; 6] =
-    ["ip", "path", "raw_path", "method", "api_key", "priority"];
+const NON_HEADER_ATTRIBUTES: [&str; 6] = ["ip", "path", "raw_path", "method", "api_key", "priority"];
 
 /// What is wrong with the attribute `name`, in lower case, if it is a header that never has the client's value.
 pub(super) fn check(name: &str) -> Result<(), String> {
@@ -83,14 +82,10 @@ pub(super) fn warning(name: &str) -> Option<String> {
         );
     }
     if let Some((_, attribute)) = PROXY_HEADERS.iter().find(|(known, _)| *known == header) {
-        return Some(format!(
-            "which proxies and clients write in different forms; write `{attribute}`, which has one"
-        ));
+        return Some(format!("which proxies and clients write in different forms; write `{attribute}`, which has one"));
     }
     if NON_HEADER_ATTRIBUTES.contains(&header) {
-        return Some(format!(
-            "a header that clients do not send by themselves; write `{header}` unless they do"
-        ));
+        return Some(format!("a header that clients do not send by themselves; write `{header}` unless they do"));
     }
     header.contains('_').then(|| {
         let hyphens = header.replace('_', "-");
@@ -157,12 +152,7 @@ mod tests {
             let warning = warning(name).unwrap_or_default();
             assert!(warning.contains(cure), "{name}: {warning}");
         }
-        for name in [
-            "header.x-plan",
-            "header.x-forwarded-proto",
-            "header.accept",
-            "x_plan",
-        ] {
+        for name in ["header.x-plan", "header.x-forwarded-proto", "header.accept", "x_plan"] {
             assert_eq!(warning(name), None, "{name}");
         }
     }

@@ -15,14 +15,10 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if let Some(domain) = text.strip_prefix('.') {
         let domain = domain.escape_debug();
-        return Err(format!(
-            "but no host begins with a dot; write [{domain}, \"*.{domain}\"]"
-        ));
+        return Err(format!("but no host begins with a dot; write [{domain}, \"*.{domain}\"]"));
     }
     if text.parse::<Ipv6Addr>().is_ok() {
-        return Err(format!(
-            "but an IPv6 address is written in brackets; write [{text}]"
-        ));
+        return Err(format!("but an IPv6 address is written in brackets; write [{text}]"));
     }
     if Glob::is_glob(text) && text.starts_with('[') {
         return Ok(());
@@ -38,14 +34,9 @@ fn error_text(text: &str, wrong: HostError) -> String {
         HostError::Url => {
             let host = text.split_once("://").map_or(text, |(_, rest)| rest);
             let host = host.split('/').next().unwrap_or_default();
-            format!(
-                "but a host has neither scheme nor path; write {}",
-                shown(host)
-            )
+            format!("but a host has neither scheme nor path; write {}", shown(host))
         }
-        HostError::Several => {
-            "which is several hosts in one text; write a list: [a.example, b.example]".to_owned()
-        }
+        HostError::Several => "which is several hosts in one text; write a list: [a.example, b.example]".to_owned(),
         HostError::User => {
             let host = text.rsplit('@').next().unwrap_or_default();
             format!("but a host has no user; write {}", shown(host))
@@ -56,10 +47,7 @@ fn error_text(text: &str, wrong: HostError) -> String {
         }
         HostError::Port => {
             let host = text.split(':').next().unwrap_or_default();
-            format!(
-                "but hosts are compared without their port; write {}",
-                shown(host)
-            )
+            format!("but hosts are compared without their port; write {}", shown(host))
         }
         HostError::EmptyLabel => {
             let labels = text.split('.').filter(|label| !label.is_empty());
@@ -69,9 +57,9 @@ fn error_text(text: &str, wrong: HostError) -> String {
         HostError::Brackets => {
             "but only an IPv6 address is written in brackets; write [2001:db8::1] or a name".to_owned()
         }
-        HostError::Character(odd) => format!(
-            "but no host has {odd:?}; write a name such as www.example.com, and `*` for any text in it"
-        ),
+        HostError::Character(odd) => {
+            format!("but no host has {odd:?}; write a name such as www.example.com, and `*` for any text in it")
+        }
     }
 }
 
@@ -82,10 +70,7 @@ mod tests {
     #[track_caller]
     fn wrong(host: &str, cure: &str) {
         let found = check(host);
-        assert!(
-            found.as_ref().is_err_and(|wrong| wrong.ends_with(cure)),
-            "{host}: {found:?}"
-        );
+        assert!(found.as_ref().is_err_and(|wrong| wrong.ends_with(cure)), "{host}: {found:?}");
     }
 
     #[test]

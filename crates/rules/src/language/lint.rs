@@ -70,28 +70,19 @@ fn sort(set: &RuleSet, warnings: &mut [Warning]) {
     let mut files: Vec<_> = set.rules().iter().map(|rule| &rule.location.file).collect();
     files.dedup();
     warnings.sort_by_key(|warning| {
-        let file = files
-            .iter()
-            .position(|file| **file == warning.location.file);
+        let file = files.iter().position(|file| **file == warning.location.file);
         (file, warning.location.line)
     });
 }
 
 fn warning(rule: &Rule, message: String) -> Warning {
-    Warning {
-        location: rule.location.clone(),
-        rule: Some(rule.name.as_str().into()),
-        message,
-    }
+    Warning { location: rule.location.clone(), rule: Some(rule.name.as_str().into()), message }
 }
 
 fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let mut warn = |message: &str| {
         warnings.push(Warning {
-            location: SourceLocation {
-                file: set.source.clone(),
-                line: 0,
-            },
+            location: SourceLocation { file: set.source.clone(), line: 0 },
             rule: None,
             message: message.to_owned(),
         });
@@ -113,18 +104,14 @@ fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// Domains of Envoy without any limit.
 fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let domains = set.descriptors.domains.iter();
-    warnings.extend(
-        domains
-            .filter(|domain| !domain.root.has_limits())
-            .map(|domain| {
-                let name = quoted(&domain.name);
-                Warning {
-                    location: domain.location.clone(),
-                    rule: None,
-                    message: format!("has no limits in the domain {name}: everything passes"),
-                }
-            }),
-    );
+    warnings.extend(domains.filter(|domain| !domain.root.has_limits()).map(|domain| {
+        let name = quoted(&domain.name);
+        Warning {
+            location: domain.location.clone(),
+            rule: None,
+            message: format!("has no limits in the domain {name}: everything passes"),
+        }
+    }));
 }
 
 /// Whether a rule has a calendar window.
@@ -138,9 +125,7 @@ fn follows_calendar(rule: &Rule) -> bool {
 }
 
 /// Words in paths where passwords are guessed.
-const LOGIN_WORDS: [&str; 8] = [
-    "login", "signin", "sign-in", "password", "otp", "token", "auth", "session",
-];
+const LOGIN_WORDS: [&str; 8] = ["login", "signin", "sign-in", "password", "otp", "token", "auth", "session"];
 
 fn login_by_fixed_window(rule: &Rule, warn: &mut impl FnMut(String)) {
     let login = unreachable_rules::paths(rule).find(|path| {
@@ -162,9 +147,7 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.algorithm != Algorithm::SlidingLog {
         return;
     }
-    let counts = all_rates(rule)
-        .flat_map(|rates| rates.limits.iter())
-        .map(|limit| limit.count());
+    let counts = all_rates(rule).flat_map(|rates| rates.limits.iter()).map(|limit| limit.count());
     if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
         warn(format!(
             "logs {count} requests per subject, but a log stores only {MAX_LOG_ENTRIES} times, rounded \
@@ -273,11 +256,7 @@ fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
         let AttributeMatcher::Texts(texts) = &condition.matcher else {
             continue;
         };
-        for method in texts
-            .literals
-            .iter()
-            .filter(|text| !methods::is_known(text))
-        {
+        for method in texts.literals.iter().filter(|text| !methods::is_known(text)) {
             warn(format!("matches {}", values::unregistered_method(method)));
         }
     }
@@ -305,9 +284,7 @@ const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
 
 fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
     let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
-    if let Some(longest) = spans
-        .max()
-        .filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
+    if let Some(longest) = spans.max().filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
         && rule.options.durability.is_required()
     {
         warn(format!(

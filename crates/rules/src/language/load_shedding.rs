@@ -13,16 +13,9 @@ use crate::request::Priority;
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::units::Nanos;
 
-mapping_fields!(CeilingFields {
-    critical: "critical",
-    normal: "normal",
-    sheddable: "sheddable",
-});
+mapping_fields!(CeilingFields { critical: "critical", normal: "normal", sheddable: "sheddable" });
 
-mapping_fields!(SoftLimitFields {
-    from: "from",
-    max_delay: "max_delay",
-});
+mapping_fields!(SoftLimitFields { from: "from", max_delay: "max_delay" });
 
 /// A fraction of a limit, in thousandths: more than 0, at most 1,000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -48,9 +41,7 @@ impl Permille {
         let whole: u32 = whole.parse().ok().filter(|whole| *whole <= 1)?;
         let decimals: u32 = format!("{decimals:0<3}").parse().ok()?;
         let thousandths = 1_000 * whole + decimals;
-        (1..=1_000)
-            .contains(&thousandths)
-            .then_some(Permille(thousandths))
+        (1..=1_000).contains(&thousandths).then_some(Permille(thousandths))
     }
 }
 
@@ -77,11 +68,7 @@ pub struct PriorityCeilings {
 
 impl Default for PriorityCeilings {
     fn default() -> Self {
-        PriorityCeilings {
-            critical: Permille::ALL,
-            normal: Permille(950),
-            sheddable: Permille(800),
-        }
+        PriorityCeilings { critical: Permille::ALL, normal: Permille(950), sheddable: Permille(800) }
     }
 }
 
@@ -140,18 +127,12 @@ impl SoftLimit {
 const EXPECTED_CEILINGS: &str = "true, or parts of the limit such as { sheddable: 0.8 }";
 
 /// Reads `priority`: `true` for the default ceilings, or a mapping of those that differ from them.
-pub(crate) fn read_ceilings(
-    node: YamlNode<'_>,
-    report: &mut Reporter<'_>,
-) -> Option<PriorityCeilings> {
+pub(crate) fn read_ceilings(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<PriorityCeilings> {
     if !matches!(node.kind(), YamlValue::Map(_)) {
         let text = report.text("priority", node, EXPECTED_CEILINGS)?;
         let flag = FLAGS.iter().find(|(name, _)| *name == text);
         if flag.is_none() {
-            let message = format!(
-                "has priority {}, which sets no ceilings; write {EXPECTED_CEILINGS}",
-                quoted(text)
-            );
+            let message = format!("has priority {}, which sets no ceilings; write {EXPECTED_CEILINGS}", quoted(text));
             report.error(node.line(), message);
         }
         return flag.and_then(|(_, on)| on.then(PriorityCeilings::default));
@@ -163,10 +144,7 @@ pub(crate) fn read_ceilings(
         normal: read_permille(fields.normal, "normal", defaults.normal, report)?,
         sheddable: read_permille(fields.sheddable, "sheddable", defaults.sheddable, report)?,
     };
-    for [more, less] in [
-        [Priority::Critical, Priority::Normal],
-        [Priority::Normal, Priority::Sheddable],
-    ] {
+    for [more, less] in [[Priority::Critical, Priority::Normal], [Priority::Normal, Priority::Sheddable]] {
         let [above, below] = [more, less].map(|priority| ceilings.of(priority));
         if above < below {
             let (more, less) = (more.name(), less.name());
@@ -212,10 +190,7 @@ pub(crate) fn read_soft_limit(
 ) -> Option<SoftLimit> {
     if !matches!(node.kind(), YamlValue::Map(_)) {
         let text = report.text("soft", node, "a mapping such as { max_delay: 1s }")?;
-        let message = format!(
-            "has soft {}; write a mapping such as {{ max_delay: 1s }}",
-            quoted(text)
-        );
+        let message = format!("has soft {}; write a mapping such as {{ max_delay: 1s }}", quoted(text));
         report.error(node.line(), message);
         return None;
     }
@@ -236,16 +211,11 @@ pub(crate) fn read_soft_limit(
     }
     let max_delay = read_duration(&fields.max_delay, "soft max_delay", report)?;
     if max_delay > MAX_SOFT_DELAY {
-        let message = format!(
-            "has soft max_delay {max_delay}, which is above the maximum of 1h; write 1h or less"
-        );
+        let message = format!("has soft max_delay {max_delay}, which is above the maximum of 1h; write 1h or less");
         report.error(node.line(), message);
         return None;
     }
-    Some(SoftLimit {
-        threshold,
-        max_delay,
-    })
+    Some(SoftLimit { threshold, max_delay })
 }
 
 fn read_threshold(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Permille> {

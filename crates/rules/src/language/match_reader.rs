@@ -38,19 +38,10 @@ impl MatchReader<'_> {
                 self.condition("match", key, value, &mut all, report);
             }
         }
-        Match {
-            all: all.into(),
-            none: none.into(),
-        }
+        Match { all: all.into(), none: none.into() }
     }
 
-    fn conditions(
-        &mut self,
-        field: &str,
-        pairs: Pairs<'_>,
-        into: &mut Vec<Condition>,
-        report: &mut Reporter<'_>,
-    ) {
+    fn conditions(&mut self, field: &str, pairs: Pairs<'_>, into: &mut Vec<Condition>, report: &mut Reporter<'_>) {
         for (key, value) in pairs {
             self.condition(field, key, value, into, report);
         }
@@ -71,10 +62,7 @@ impl MatchReader<'_> {
             return;
         };
         if into.iter().any(|known| known.attribute == attribute) {
-            let message = format!(
-                "has {} twice in its {field}; write one list of values",
-                quoted(name)
-            );
+            let message = format!("has {} twice in its {field}; write one list of values", quoted(name));
             report.error(key.line(), message);
             return;
         }
@@ -113,11 +101,7 @@ impl MatchReader<'_> {
     }
 }
 
-fn read_mapping<'d>(
-    field: &str,
-    node: YamlNode<'d>,
-    report: &mut Reporter<'_>,
-) -> Option<Pairs<'d>> {
+fn read_mapping<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Pairs<'d>> {
     match node.kind() {
         YamlValue::Map(pairs) => Some(pairs),
         kind => {

@@ -58,19 +58,14 @@ pub(crate) fn check(text: &str) -> Result<(), String> {
     }
     if let Some(method) = text.strip_prefix('!') {
         let method = normalize_method(method);
-        return Err(format!(
-            "which has a `!`; write `not: {{ method: {} }}`",
-            method.escape_debug()
-        ));
+        return Err(format!("which has a `!`; write `not: {{ method: {} }}`", method.escape_debug()));
     }
     let method = normalize_method(text);
     if is_known(&method) || Glob::is_glob(text) {
         return Ok(());
     }
     match find_within_one_edit(&method, COMMON_METHODS) {
-        Some(near) => Err(format!(
-            "which differs from {near} by one letter; write {near}"
-        )),
+        Some(near) => Err(format!("which differs from {near} by one letter; write {near}")),
         None => Ok(()),
     }
 }
@@ -95,10 +90,7 @@ mod tests {
             assert_eq!(check(method), Ok(()), "{method}");
             assert_eq!(check(&method.to_lowercase()), Ok(()), "{method}");
         }
-        for wrong in [
-            "", "GET;POST", "PSOT", "GTE", "DELTE", "PUTT", "OPTION", "GET,POST", "GET POST",
-            "GET|HEAD",
-        ] {
+        for wrong in ["", "GET;POST", "PSOT", "GTE", "DELTE", "PUTT", "OPTION", "GET,POST", "GET POST", "GET|HEAD"] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
         for unusual in ["P*", "CreateOrder", "FETCH"] {

@@ -56,12 +56,9 @@ pub use attribute_case::{AttributeCaseError, may_have_case_mismatch};
 pub use concurrency::Concurrency;
 pub use descriptors::{ConfigDump, DescriptorConfig, DomainConfig, LimitConfig, stat_name};
 pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
-pub use diff::{
-    LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits,
-};
+pub use diff::{LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits};
 pub use explain::{
-    Applicability, EffectiveCeiling, EffectiveOptions, Explanation, LeasedRate, RuleView,
-    SubjectPart, UnitCost,
+    Applicability, EffectiveCeiling, EffectiveOptions, Explanation, LeasedRate, RuleView, SubjectPart, UnitCost,
 };
 pub use lint::{lint, lint_with_keys};
 pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
@@ -73,9 +70,7 @@ pub use schema::schema;
 pub use tidegate_core::rate::{PerWindow, Rate, RateError, parse_duration, parse_rate};
 pub use yaml::MAX_FILE_BYTES;
 
-pub(crate) use descriptors::{
-    DescriptorLookup, Domain, counter_name, rate_text, stats_key, window,
-};
+pub(crate) use descriptors::{DescriptorLookup, Domain, counter_name, rate_text, stats_key, window};
 pub(crate) use subject::{SubjectValue, subject_text, subject_value};
 
 pub use crate::envoy::Metadata;
@@ -104,10 +99,7 @@ pub fn parse(files: &[SourceFile<'_>]) -> Result<RuleSet, RuleErrors> {
 /// # Errors
 /// As [`parse`]. A rate that the store cannot compute exactly is an error, too, and so is a durability that it cannot
 /// provide.
-pub fn parse_with_options(
-    files: &[SourceFile<'_>],
-    options: impl Into<ParseOptions>,
-) -> Result<RuleSet, RuleErrors> {
+pub fn parse_with_options(files: &[SourceFile<'_>], options: impl Into<ParseOptions>) -> Result<RuleSet, RuleErrors> {
     compile::compile(files, None, options.into())
 }
 

@@ -14,19 +14,12 @@ use super::headers;
 use crate::request::{HEADER_PREFIX, PRIORITY, normalize_name};
 
 /// Attributes that edges fill in or treat specially.
-pub(super) const BUILT_IN: [&str; 9] = [
-    "ip", "user", "api_key", "path", "raw_path", "method", "host", "domain", PRIORITY,
-];
+pub(super) const BUILT_IN: [&str; 9] =
+    ["ip", "user", "api_key", "path", "raw_path", "method", "host", "domain", PRIORITY];
 
 /// Keys that Envoy gives to the entries of its descriptors.
-const ENVOY_KEYS: [&str; 6] = [
-    "generic_key",
-    "header_match",
-    "query_match",
-    "source_cluster",
-    "destination_cluster",
-    "masked_remote_address",
-];
+const ENVOY_KEYS: [&str; 6] =
+    ["generic_key", "header_match", "query_match", "source_cluster", "destination_cluster", "masked_remote_address"];
 
 /// The value of `by` for one counter for everybody.
 pub(crate) const GLOBAL: &str = "global";
@@ -86,11 +79,7 @@ fn correct_header_prefix(name: &str) -> Option<String> {
 }
 
 fn misspelling_message(name: &str, near: &str, field: &str) -> String {
-    let by = if name.eq_ignore_ascii_case(near) {
-        "case"
-    } else {
-        "one letter"
-    };
+    let by = if name.eq_ignore_ascii_case(near) { "case" } else { "one letter" };
     format!(
         "`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: \
          [{name}]`"
@@ -105,10 +94,7 @@ pub(crate) struct AttributeNames<'s> {
 
 impl<'s> AttributeNames<'s> {
     pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
-        AttributeNames {
-            declared,
-            seen: FxHashMap::default(),
-        }
+        AttributeNames { declared, seen: FxHashMap::default() }
     }
 
     /// The attribute that a rule calls `name`, as requests carry it, or the error for the name.
@@ -165,10 +151,7 @@ pub(crate) struct UnitNames<'s> {
 
 impl<'s> UnitNames<'s> {
     pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
-        UnitNames {
-            declared,
-            seen: FxHashMap::default(),
-        }
+        UnitNames { declared, seen: FxHashMap::default() }
     }
 
     /// The unit that a rule calls `name`, or the error for the name. If two units are nearly the same, an undeclared
@@ -197,10 +180,7 @@ pub(crate) fn check_unit(name: &str) -> Result<(), String> {
     if is_name(name) && name != "requests" {
         return Ok(());
     }
-    Err(format!(
-        "{}, which is no unit; write a name such as tokens, or nothing to count requests",
-        quoted(name)
-    ))
+    Err(format!("{}, which is no unit; write a name such as tokens, or nothing to count requests", quoted(name)))
 }
 
 /// The known name that `name` was probably meant to be: one within one edit, otherwise one that differs in a few
@@ -210,10 +190,7 @@ pub fn suggest_name<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// The first of the `known` names that differs from `name` by case, by one edit, or by both.
-pub fn find_within_one_edit<'k>(
-    name: &str,
-    known: impl IntoIterator<Item = &'k str>,
-) -> Option<&'k str> {
+pub fn find_within_one_edit<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     let name = name.as_bytes();
     let mut known = known.into_iter();
     known.find(|known| within_one_edit(name, known.as_bytes()))
@@ -242,16 +219,10 @@ mod tests {
 
     #[track_caller]
     fn check(name: &str, want: Option<&str>) {
-        let declared = DeclaredNames {
-            attributes: ["org".into(), "id".into()].into_iter().collect(),
-            ..DeclaredNames::default()
-        };
+        let declared =
+            DeclaredNames { attributes: ["org".into(), "id".into()].into_iter().collect(), ..DeclaredNames::default() };
         let wrong = AttributeNames::new(&declared).find(name).err();
-        let meant = |near: &str| {
-            wrong
-                .as_deref()
-                .is_some_and(|w| w.contains(&format!("write `{near}`")))
-        };
+        let meant = |near: &str| wrong.as_deref().is_some_and(|w| w.contains(&format!("write `{near}`")));
         match want {
             None => assert_eq!(wrong, None, "{name}"),
             Some(near) => assert!(meant(near), "{name} is {near}: {wrong:?}"),
@@ -312,11 +283,7 @@ mod tests {
         let undeclared = DeclaredNames::default();
         let mut units = UnitNames::new(&undeclared);
         assert!(units.find("tokens").is_ok() && units.find("images").is_ok());
-        assert!(
-            units
-                .find("token")
-                .is_err_and(|wrong| wrong.contains("write `tokens`"))
-        );
+        assert!(units.find("token").is_err_and(|wrong| wrong.contains("write `tokens`")));
         let declared = DeclaredNames {
             units: ["tokens".into(), "token".into()].into_iter().collect(),
             ..DeclaredNames::default()

@@ -15,10 +15,7 @@ pub(crate) struct NetMap<T> {
 
 impl<T> Default for NetMap<T> {
     fn default() -> Self {
-        NetMap {
-            v4: Vec::new(),
-            v6: Vec::new(),
-        }
+        NetMap { v4: Vec::new(), v6: Vec::new() }
     }
 }
 
@@ -26,12 +23,8 @@ impl<T: Default> NetMap<T> {
     /// The value of `net`, created if absent.
     pub(crate) fn entry(&mut self, net: IpNet) -> &mut T {
         match net {
-            IpNet::V4(net) => prefix_table(&mut self.v4, net.prefix_len())
-                .entry(net.network().to_bits())
-                .or_default(),
-            IpNet::V6(net) => prefix_table(&mut self.v6, net.prefix_len())
-                .entry(net.network().to_bits())
-                .or_default(),
+            IpNet::V4(net) => prefix_table(&mut self.v4, net.prefix_len()).entry(net.network().to_bits()).or_default(),
+            IpNet::V6(net) => prefix_table(&mut self.v6, net.prefix_len()).entry(net.network().to_bits()).or_default(),
         }
     }
 }
@@ -41,13 +34,11 @@ impl<T> NetMap<T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpNet, &T)> {
         let v4 = self.v4.iter().flat_map(|(length, nets)| {
             let net = |bits: u32| IpNet::new(Ipv4Addr::from_bits(bits).into(), *length).ok();
-            nets.iter()
-                .filter_map(move |(bits, value)| Some((net(*bits)?, value)))
+            nets.iter().filter_map(move |(bits, value)| Some((net(*bits)?, value)))
         });
         let v6 = self.v6.iter().flat_map(|(length, nets)| {
             let net = |bits: u128| IpNet::new(Ipv6Addr::from_bits(bits).into(), *length).ok();
-            nets.iter()
-                .filter_map(move |(bits, value)| Some((net(*bits)?, value)))
+            nets.iter().filter_map(move |(bits, value)| Some((net(*bits)?, value)))
         });
         v4.chain(v6)
     }
@@ -61,16 +52,12 @@ impl<T> NetMap<T> {
         let of_v4 = v4.into_iter().flat_map(|net| {
             let wider = self.v4.iter();
             let wider = wider.filter(move |(length, _)| *length <= net.prefix_len());
-            wider.filter_map(move |(length, nets)| {
-                nets.get(&mask_v4(net.network().to_bits(), *length))
-            })
+            wider.filter_map(move |(length, nets)| nets.get(&mask_v4(net.network().to_bits(), *length)))
         });
         let of_v6 = v6.into_iter().flat_map(|net| {
             let wider = self.v6.iter();
             let wider = wider.filter(move |(length, _)| *length <= net.prefix_len());
-            wider.filter_map(move |(length, nets)| {
-                nets.get(&mask_v6(net.network().to_bits(), *length))
-            })
+            wider.filter_map(move |(length, nets)| nets.get(&mask_v6(net.network().to_bits(), *length)))
         });
         of_v4.chain(of_v6)
     }
@@ -81,16 +68,12 @@ impl<T> NetMap<T> {
             IpAddr::V4(ip) => (Some(ip.to_bits()), None),
             IpAddr::V6(ip) => (None, Some(ip.to_bits())),
         };
-        let of_v4 = v4.into_iter().flat_map(|ip| {
-            self.v4
-                .iter()
-                .filter_map(move |(length, nets)| nets.get(&mask_v4(ip, *length)))
-        });
-        let of_v6 = v6.into_iter().flat_map(|ip| {
-            self.v6
-                .iter()
-                .filter_map(move |(length, nets)| nets.get(&mask_v6(ip, *length)))
-        });
+        let of_v4 = v4
+            .into_iter()
+            .flat_map(|ip| self.v4.iter().filter_map(move |(length, nets)| nets.get(&mask_v4(ip, *length))));
+        let of_v6 = v6
+            .into_iter()
+            .flat_map(|ip| self.v6.iter().filter_map(move |(length, nets)| nets.get(&mask_v6(ip, *length))));
         of_v4.chain(of_v6)
     }
 }
@@ -104,15 +87,11 @@ fn prefix_table<K, T>(levels: &mut Vec<(u8, FxHashMap<K, T>)>, length: u8) -> &m
 }
 
 fn mask_v4(ip: u32, length: u8) -> u32 {
-    ip & u32::MAX
-        .checked_shl(32 - u32::from(length))
-        .unwrap_or_default()
+    ip & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or_default()
 }
 
 fn mask_v6(ip: u128, length: u8) -> u128 {
-    ip & u128::MAX
-        .checked_shl(128 - u32::from(length))
-        .unwrap_or_default()
+    ip & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -122,14 +101,7 @@ mod tests {
     #[test]
     fn every_network_that_contains_an_address_is_found_narrowest_first() {
         let mut map: NetMap<u32> = NetMap::default();
-        let nets = [
-            "0.0.0.0/0",
-            "10.0.0.0/8",
-            "10.1.0.0/16",
-            "10.1.2.3/32",
-            "::/0",
-            "2001:db8::/64",
-        ];
+        let nets = ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "::/0", "2001:db8::/64"];
         for (i, net) in nets.into_iter().enumerate() {
             *map.entry(net.parse().unwrap()) = i as u32;
         }
@@ -142,18 +114,12 @@ mod tests {
         check("192.0.2.1", &[0]);
         check("2001:db8::7", &[5, 4]);
         check("2001:db9::7", &[4]);
-        let covering =
-            |net: &str| -> Vec<u32> { map.covering(net.parse().unwrap()).copied().collect() };
+        let covering = |net: &str| -> Vec<u32> { map.covering(net.parse().unwrap()).copied().collect() };
         assert_eq!(covering("10.1.0.0/16"), [2, 1, 0]);
         assert_eq!(covering("10.0.0.0/7"), [0]);
         assert_eq!(covering("2001:db8::/63"), [4]);
         let mut all: Vec<(IpNet, u32)> = map.iter().map(|(net, value)| (net, *value)).collect();
         all.sort_by_key(|(_, value)| *value);
-        assert_eq!(
-            all.iter()
-                .map(|(net, _)| net.to_string())
-                .collect::<Vec<_>>(),
-            nets
-        );
+        assert_eq!(all.iter().map(|(net, _)| net.to_string()).collect::<Vec<_>>(), nets);
     }
 }

@@ -56,24 +56,16 @@ fn split_subject(text: &str, parts: &[Alternatives]) -> Vec<String> {
 }
 
 /// One value of a subject: an address as clients have it after normalization, a path and the like in normal form.
-fn normalize_value<'t>(
-    text: &'t str,
-    names: &Alternatives,
-    ipv6_prefix: u8,
-) -> Result<Cow<'t, str>, String> {
+fn normalize_value<'t>(text: &'t str, names: &Alternatives, ipv6_prefix: u8) -> Result<Cow<'t, str>, String> {
     if text.is_empty() {
-        return Err(
-            "in which a value is empty, and an empty text counts as absent; write it".into(),
-        );
+        return Err("in which a value is empty, and an empty text counts as absent; write it".into());
     }
     if text.trim() != text {
         return Err("which has white space at an end; remove it".into());
     }
     const NO_ADDRESS: &str = "which is no address; write one such as 192.0.2.7";
     if contains_name(names, "ip") {
-        let ip = text
-            .parse::<IpAddr>()
-            .map(|ip| IpNet::from(ip.to_canonical()));
+        let ip = text.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical()));
         match ip.or_else(|_| text.parse::<IpNet>()) {
             Ok(net) => return normalize_address(net, ipv6_prefix).map(Cow::Owned),
             Err(_) if looks_like_address(text) => return Err(NO_ADDRESS.to_owned()),
@@ -124,10 +116,8 @@ fn looks_like_address(text: &str) -> bool {
     let v4 = |b: u8| b.is_ascii_digit() || b".*/:".contains(&b);
     let dots = text.matches('.').count();
     // Before the first colon of an IPv6 address are at most four digits, and none in `tenant::42`.
-    let begins_hex = text
-        .split(':')
-        .next()
-        .is_some_and(|first| first.len() <= 4 && first.bytes().all(|b| b.is_ascii_hexdigit()));
+    let begins_hex =
+        text.split(':').next().is_some_and(|first| first.len() <= 4 && first.bytes().all(|b| b.is_ascii_hexdigit()));
     let v6 = text.contains("::") && begins_hex;
     digits && (dots == 3 && text.bytes().all(v4) || v6)
 }
@@ -135,8 +125,7 @@ fn looks_like_address(text: &str) -> bool {
 fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
     if names.iter().all(|name| has_restricted_values(name)) {
         let method = normalize_method(text);
-        let is_odd =
-            names.len() == 1 && contains_name(names, "method") && !methods::is_known(&method);
+        let is_odd = names.len() == 1 && contains_name(names, "method") && !methods::is_known(&method);
         return is_odd.then(|| values::unregistered_method(text));
     }
     let name = names.first()?;
@@ -149,17 +138,11 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
         ));
     }
     if let [only] = &names[..]
-        && let Some(warning) = values::check(only, text)
-            .err()
-            .or_else(|| values::warning(only, text))
+        && let Some(warning) = values::check(only, text).err().or_else(|| values::warning(only, text))
     {
         // The advice for a `match` may be a pattern or a list, and overrides take neither.
-        let found = warning
-            .split_once("; write")
-            .map_or(&*warning, |(found, _)| found);
-        return Some(format!(
-            "{quoted}, {found}; write each subject, or a rule with a `match`"
-        ));
+        let found = warning.split_once("; write").map_or(&*warning, |(found, _)| found);
+        return Some(format!("{quoted}, {found}; write each subject, or a rule with a `match`"));
     }
     let is_address = text.parse::<IpAddr>().is_ok() && !contains_name(names, "ip");
     let is_digest = text.starts_with("sha256:") && !contains_name(names, "api_key");
@@ -215,10 +198,7 @@ mod tests {
     #[track_caller]
     fn wrong(names: &str, text: &str, cure: &str) {
         let found = normalize_subject(text, &by(names), 64);
-        assert!(
-            found.as_ref().is_err_and(|wrong| wrong.contains(cure)),
-            "{names} {text:?}: {found:?}"
-        );
+        assert!(found.as_ref().is_err_and(|wrong| wrong.contains(cure)), "{names} {text:?}: {found:?}");
     }
 
     #[test]
@@ -228,11 +208,7 @@ mod tests {
             ("path", "login", "write /login"),
             ("path", "/a, /b", "write an override for each"),
             ("path", "/a?x", "write what stands before `?`"),
-            (
-                "host",
-                "*.example.com",
-                "match: { host: \"*.example.com\" }",
-            ),
+            ("host", "*.example.com", "match: { host: \"*.example.com\" }"),
             ("host", "https://example.com", "write example.com"),
             ("host", "::1", "write [::1]"),
             ("host|ip", "*.example.com", "take no patterns"),

@@ -17,10 +17,6 @@ pub struct ParseOptions {
 
 impl From<Capabilities> for ParseOptions {
     fn from(store: Capabilities) -> Self {
-        ParseOptions {
-            store,
-            merge_domains: false,
-            prefix: Arc::default(),
-        }
+        ParseOptions { store, merge_domains: false, prefix: Arc::default() }
     }
 }

@@ -5,10 +5,7 @@ use super::methods;
 /// What is wrong with a path that a rule names, and what to write.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if let Some(meant) = nginx_location(text) {
-        return Err(format!(
-            "which is a location of nginx; write {}",
-            meant.escape_debug()
-        ));
+        return Err(format!("which is a location of nginx; write {}", meant.escape_debug()));
     }
     if is_regular_expression(text) {
         return Err(
@@ -32,10 +29,8 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     check_leading_slash(text)?;
     if text.split('/').any(is_optional) {
-        return Err(
-            "in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]"
-                .to_owned(),
-        );
+        return Err("in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]"
+            .to_owned());
     }
     if text.contains(['?', '#']) {
         return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
@@ -44,16 +39,11 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         return Err("which is several paths in one text; write a list: [/login, /signup]".into());
     }
     if text.contains('|') {
-        return Err(
-            "which is several paths in one text; write a list: [/login, /signup], or %7C for a `|` in a path"
-                .to_owned(),
-        );
+        return Err("which is several paths in one text; write a list: [/login, /signup], or %7C for a `|` in a path"
+            .to_owned());
     }
     if text.split('/').any(is_catch_all) {
-        return Err(
-            "in which a segment has a name and stands for several; write `**` for it: /files/**"
-                .to_owned(),
-        );
+        return Err("in which a segment has a name and stands for several; write `**` for it: /files/**".to_owned());
     }
     if has_path_parameter(text) {
         return Err("in which a segment has a name; write `*` for it".into());
@@ -86,8 +76,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if text.contains('\\') {
         return Err(
-            r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`"
-                .to_owned(),
+            r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`".to_owned()
         );
     }
     Ok(())
@@ -131,9 +120,7 @@ fn split_origin(text: &str) -> Option<(&str, &str)> {
 fn check_leading_slash(text: &str) -> Result<(), String> {
     if let Some(path) = text.strip_prefix('!') {
         let path = path.trim_start().escape_debug();
-        return Err(format!(
-            "but every path begins with `/`; write `not: {{ path: {path} }}`"
-        ));
+        return Err(format!("but every path begins with `/`; write `not: {{ path: {path} }}`"));
     }
     if let Some((host, rest)) = text.split_once('/')
         && (host.contains(['.', ':']) || host.starts_with('$'))
@@ -146,10 +133,7 @@ fn check_leading_slash(text: &str) -> Result<(), String> {
         ));
     }
     if !text.starts_with(['/', '*']) {
-        return Err(format!(
-            "but every path begins with `/`; write /{}",
-            text.escape_debug()
-        ));
+        return Err(format!("but every path begins with `/`; write /{}", text.escape_debug()));
     }
     if text.contains('/') && text.starts_with('*') && !text.starts_with("**/") {
         let below = text.strip_prefix("*/").unwrap_or(text);
@@ -165,10 +149,7 @@ fn check_leading_slash(text: &str) -> Result<(), String> {
 /// URL, and may have any text. Only blanks and anchors are certain to be a mistake, because no request line has them.
 pub(super) fn check_raw(text: &str) -> Result<(), String> {
     if text.starts_with('^') || text.ends_with('$') || text.starts_with(".*") {
-        return Err(
-            "which is a regular expression; write `*` within a segment and /** for all below"
-                .to_owned(),
-        );
+        return Err("which is a regular expression; write `*` within a segment and /** for all below".to_owned());
     }
     if let Some((path, method)) = split_method(text) {
         return Err(format!(
@@ -196,9 +177,7 @@ pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
         );
     }
     if text.contains('/') && has_path_parameter(text) {
-        return Some(
-            "in which a segment may be a name and is compared as it is; write `*` for any",
-        );
+        return Some("in which a segment may be a name and is compared as it is; write `*` for any");
     }
     let has_blank = text.contains(char::is_whitespace);
     has_blank.then_some("which has a blank inside, as no request line has; write %20")
@@ -211,9 +190,7 @@ pub(super) fn warning(text: &str) -> Option<&'static str> {
         return Some("which may be several patterns in one text; write a list if it is");
     }
     if has_named_wildcard(text) {
-        return Some(
-            "in which the last segment is any text with that end; write /** for all below",
-        );
+        return Some("in which the last segment is any text with that end; write /** for all below");
     }
     let has_blank = text.contains(char::is_whitespace);
     has_blank.then_some(
@@ -234,12 +211,8 @@ fn is_regular_expression(text: &str) -> bool {
 fn split_method(text: &str) -> Option<(&str, &str)> {
     let mut words = text.split_whitespace();
     match (words.next()?, words.next()?) {
-        (method, path) if methods::is_known(method) && path.starts_with('/') => {
-            Some((path, method))
-        }
-        (path, method) if methods::is_known(method) && path.starts_with('/') => {
-            Some((path, method))
-        }
+        (method, path) if methods::is_known(method) && path.starts_with('/') => Some((path, method)),
+        (path, method) if methods::is_known(method) && path.starts_with('/') => Some((path, method)),
         _ => None,
     }
 }
@@ -265,8 +238,7 @@ fn is_path_parameter(segment: &str) -> bool {
 /// `:id?` and `{id?}`.
 fn is_optional(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
-    is_path_parameter(segment.trim_end_matches('?'))
-        && (name.ends_with('?') || segment.ends_with('?'))
+    is_path_parameter(segment.trim_end_matches('?')) && (name.ends_with('?') || segment.ends_with('?'))
 }
 
 fn has_bad_escape(text: &str) -> bool {
@@ -282,16 +254,13 @@ fn has_bad_escape(text: &str) -> bool {
 fn is_catch_all(segment: &str) -> bool {
     let name = segment.trim_end_matches(['}', '>', ']', ')']);
     let marks = ["*", "..", ":path", "<path:", "{+"];
-    is_path_parameter(segment)
-        && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
+    is_path_parameter(segment) && (name.ends_with('+') || marks.iter().any(|mark| segment.contains(mark)))
 }
 
 /// `/files/*path`, as Rails, Gin and Express write it for all below.
 fn has_named_wildcard(text: &str) -> bool {
-    const NAMES: [&str; 12] = [
-        "all", "any", "args", "catchall", "file", "filepath", "path", "proxy", "rest", "slug",
-        "splat", "wildcard",
-    ];
+    const NAMES: [&str; 12] =
+        ["all", "any", "args", "catchall", "file", "filepath", "path", "proxy", "rest", "slug", "splat", "wildcard"];
     let last = text.rsplit_once('/').map_or("", |(_, last)| last);
     let name = last.strip_prefix('*').unwrap_or_default();
     NAMES.contains(&name)
@@ -316,9 +285,7 @@ mod tests {
         ] {
             assert_eq!((check(path), warning(path)), (Ok(()), None), "{path}");
         }
-        for path in [
-            "^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d",
-        ] {
+        for path in ["^/api", "/api$", "/(a|b)", "/x/.*", "/x/.+", "/[0-9]*", r"/\d"] {
             assert!(is_regular_expression(path), "{path}");
         }
     }
@@ -335,20 +302,9 @@ mod tests {
         ] {
             let wrong = check(text).unwrap_err();
             assert!(wrong.ends_with(&format!("write {cure}")), "{wrong}");
-            assert!(
-                wrong.starts_with("but every path begins with `/`"),
-                "{wrong}"
-            );
+            assert!(wrong.starts_with("but every path begins with `/`"), "{wrong}");
         }
-        for path in [
-            "*",
-            "**",
-            "*.css",
-            "*bot*",
-            "**/admin/**",
-            "/*/admin",
-            "/robots%2E*",
-        ] {
+        for path in ["*", "**", "*.css", "*bot*", "**/admin/**", "/*/admin", "/robots%2E*"] {
             assert_eq!(check(path), Ok(()), "{path}");
         }
     }
@@ -366,14 +322,7 @@ mod tests {
             let wrong = check_raw(text).unwrap_err();
             assert!(wrong.contains(cure), "{wrong}");
         }
-        for text in [
-            "/a,/b",
-            "/x/.+",
-            "/v1/:id",
-            "/v1/{id}",
-            "/my report",
-            "/(a|b)",
-        ] {
+        for text in ["/a,/b", "/x/.+", "/v1/:id", "/v1/{id}", "/my report", "/(a|b)"] {
             assert_eq!(check_raw(text), Ok(()), "{text}");
             assert!(raw_warning(text).is_some(), "{text}");
         }
@@ -389,11 +338,7 @@ mod tests {
             "http://a.example/x",
             "/$batch?$top=1",
         ] {
-            assert_eq!(
-                (check_raw(text), raw_warning(text)),
-                (Ok(()), None),
-                "{text}"
-            );
+            assert_eq!((check_raw(text), raw_warning(text)), (Ok(()), None), "{text}");
         }
     }
 
@@ -407,23 +352,11 @@ mod tests {
             ("/api/v[12]/users", "write `*` or a list"),
             ("*.[pP]hp", "write `*` or a list"),
             (r"/wp-login\.php", "leave it out"),
-            (
-                "http://example.com/login",
-                "write `path: /login` and `host: example.com`",
-            ),
-            (
-                "/https://api.example.com:8443/a/**",
-                "write `path: /a/**` and `host: api.example.com:8443`",
-            ),
+            ("http://example.com/login", "write `path: /login` and `host: example.com`"),
+            ("/https://api.example.com:8443/a/**", "write `path: /a/**` and `host: api.example.com:8443`"),
             ("http://example.com", "write `path: /`"),
-            (
-                "example.com/login",
-                "write /login, with `host: example.com`",
-            ),
-            (
-                "localhost:8080/login",
-                "write /login, with `host: localhost:8080`",
-            ),
+            ("example.com/login", "write /login, with `host: example.com`"),
+            ("localhost:8080/login", "write /login, with `host: localhost:8080`"),
             ("$host/login", "write /login, with"),
             ("!/login", "write `not: { path: /login }`"),
             ("= /login", "write /login"),
@@ -469,9 +402,7 @@ mod tests {
 
     #[test]
     fn several_paths_in_one_text_are_wrong() {
-        for several in [
-            "/a,/b", "/a|/b", "/a, /b", "/a /b", "/a;/b", "/a; /b", "/a\n/b", "/a\t/b", "/a | /b",
-        ] {
+        for several in ["/a,/b", "/a|/b", "/a, /b", "/a /b", "/a;/b", "/a; /b", "/a\n/b", "/a\t/b", "/a | /b"] {
             let wrong = check(several);
             assert!(wrong.is_err_and(|wrong| wrong.contains("write a list")));
         }
@@ -481,10 +412,7 @@ mod tests {
     fn a_method_beside_a_path_is_an_error_and_another_blank_a_warning() {
         for text in ["/login POST", "POST /login", "/login  POST"] {
             let cure = "write `path: /login` and `method: POST`";
-            assert!(
-                check(text).is_err_and(|wrong| wrong.ends_with(cure)),
-                "{text}"
-            );
+            assert!(check(text).is_err_and(|wrong| wrong.ends_with(cure)), "{text}");
         }
         for text in ["/my report", "/a b"] {
             assert_eq!(check(text), Ok(()), "{text}");

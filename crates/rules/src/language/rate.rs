@@ -21,16 +21,10 @@ pub(crate) struct LimitOptions {
 
 /// Compiles a rate with the options of its rule. Days, weeks and months of a fixed window follow the calendar; elsewhere
 /// they are durations.
-pub(crate) fn compile_rate(
-    rate: &PerWindow,
-    options: LimitOptions,
-    calendar: &Calendar,
-) -> Result<Limit, RateError> {
+pub(crate) fn compile_rate(rate: &PerWindow, options: LimitOptions, calendar: &Calendar) -> Result<Limit, RateError> {
     let window = match rate.window {
         RateWindow::Duration(span) => Window::Span(span),
-        RateWindow::Calendar(unit) if options.algorithm == Algorithm::FixedWindow => {
-            calendar.window(unit)
-        }
+        RateWindow::Calendar(unit) if options.algorithm == Algorithm::FixedWindow => calendar.window(unit),
         RateWindow::Calendar(unit) => Window::Span(unit.nominal_length()),
     };
     let spec = Spec {

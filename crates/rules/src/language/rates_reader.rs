@@ -66,21 +66,17 @@ impl<'d> ParsedRuleRates<'d> {
     /// The first rate per day, week or month.
     pub(crate) fn first_calendar_rate(&self) -> Option<CalendarRate<'d>> {
         self.all().find_map(|(rate, text, line)| match rate {
-            Rate::PerWindow(PerWindow {
-                window: RateWindow::Calendar(unit),
-                ..
-            }) => Some(CalendarRate {
-                text,
-                unit: *unit,
-                line: *line,
-            }),
+            Rate::PerWindow(PerWindow { window: RateWindow::Calendar(unit), .. }) => {
+                Some(CalendarRate { text, unit: *unit, line: *line })
+            }
             _ => None,
         })
     }
 
     /// The first rate per fixed duration.
     pub(crate) fn first_fixed_rate(&self) -> Option<&'d str> {
-        let spans = |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, RateWindow::Duration(_)));
+        let spans =
+            |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, RateWindow::Duration(_)));
         let mut all = self.all();
         all.find(|(rate, ..)| spans(rate)).map(|(_, text, _)| *text)
     }
@@ -88,11 +84,7 @@ impl<'d> ParsedRuleRates<'d> {
     fn all(&self) -> impl Iterator<Item = &(Rate, &'d str, u32)> {
         let tiers = self.by_tier.iter().map(|(_, written)| written);
         let subjects = self.by_subject.iter().map(|(_, written)| written);
-        [&self.default_rates]
-            .into_iter()
-            .chain(tiers)
-            .chain(subjects)
-            .flatten()
+        [&self.default_rates].into_iter().chain(tiers).chain(subjects).flatten()
     }
 
     /// Whether every rate is `unlimited`.
@@ -123,17 +115,9 @@ impl<'d> RatesReader<'d, '_> {
         rates
     }
 
-    fn read_tiers(
-        &self,
-        node: YamlNode<'d>,
-        report: &mut Reporter<'_>,
-    ) -> Vec<(usize, ParsedRates<'d>)> {
+    fn read_tiers(&self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Vec<(usize, ParsedRates<'d>)> {
         let YamlValue::Map(pairs) = node.kind() else {
-            report.text(
-                "tiers",
-                node,
-                "tiers and rates, such as { pro: 1000/minute }",
-            );
+            report.text("tiers", node, "tiers and rates, such as { pro: 1000/minute }");
             return Vec::new();
         };
         let mut found: Vec<(usize, ParsedRates<'d>)> = Vec::new();
@@ -142,19 +126,12 @@ impl<'d> RatesReader<'d, '_> {
                 continue;
             };
             let Some(tier) = self.tiers.iter().position(|known| **known == *name) else {
-                let message = format!(
-                    "has rates for tier {}, {}",
-                    quoted(name),
-                    self.known_tiers(name)
-                );
+                let message = format!("has rates for tier {}, {}", quoted(name), self.known_tiers(name));
                 report.error(key.line(), message);
                 continue;
             };
             if found.iter().any(|(known, _)| *known == tier) {
-                report.error(
-                    key.line(),
-                    format!("has rates for tier `{name}` twice; keep one"),
-                );
+                report.error(key.line(), format!("has rates for tier `{name}` twice; keep one"));
                 continue;
             }
             found.push((tier, read_set(name, value, report)));
@@ -166,10 +143,7 @@ impl<'d> RatesReader<'d, '_> {
         let known: Vec<&str> = self.tiers.iter().map(|tier| &**tier).collect();
         match closest_name(name, &known) {
             _ if known.is_empty() => {
-                format!(
-                    "but there are no tiers; write `tiers: [{}]` at the top",
-                    name.escape_debug()
-                )
+                format!("but there are no tiers; write `tiers: [{}]` at the top", name.escape_debug())
             }
             Some(near) => format!("which is unknown; write `{near}`?"),
             None => format!("which is unknown; write one of {}", known.join(", ")),
@@ -183,16 +157,11 @@ impl<'d> RatesReader<'d, '_> {
         report: &mut Reporter<'_>,
     ) -> Vec<(Box<str>, ParsedRates<'d>)> {
         let YamlValue::Map(pairs) = node.kind() else {
-            report.text(
-                "overrides",
-                node,
-                "subjects and rates, such as { alice: 1000/minute }",
-            );
+            report.text("overrides", node, "subjects and rates, such as { alice: 1000/minute }");
             return Vec::new();
         };
         if *by == By::Global {
-            let message =
-                "has `overrides`, but counts everybody together; remove them or write `by`";
+            let message = "has `overrides`, but counts everybody together; remove them or write `by`";
             report.error(node.line(), message);
         }
         let mut found = Vec::new();
@@ -223,9 +192,7 @@ impl<'d> RatesReader<'d, '_> {
         report: &mut Reporter<'_>,
     ) -> CompiledRates {
         let mut compiled = CompiledRates::default();
-        compiled
-            .rates
-            .push(self.compile_set(&written.default_rates, options, report));
+        compiled.rates.push(self.compile_set(&written.default_rates, options, report));
         for (tier, set) in &written.by_tier {
             let class = compiled.push(self.compile_set(set, options, report));
             if compiled.tiers.len() <= *tier {
@@ -311,10 +278,7 @@ impl<'d> RatesReader<'d, '_> {
 
 impl CompiledRates {
     fn push(&mut self, rates: Arc<Rates>) -> RateClass {
-        let known = self
-            .rates
-            .iter()
-            .position(|known| Arc::ptr_eq(known, &rates));
+        let known = self.rates.iter().position(|known| Arc::ptr_eq(known, &rates));
         let at = known.unwrap_or(self.rates.len());
         if at == self.rates.len() {
             self.rates.push(rates);
@@ -327,10 +291,7 @@ fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> P
     let mut rates = ParsedRates::new();
     let texts = report.texts(field, node, EXPECTED);
     if texts.len() > MAX_RATES {
-        let message = format!(
-            "has {} rates at once; write at most {MAX_RATES}",
-            texts.len()
-        );
+        let message = format!("has {} rates at once; write at most {MAX_RATES}", texts.len());
         report.error(node.line(), message);
     }
     for (text, line) in texts.into_iter().take(MAX_RATES) {
@@ -343,8 +304,7 @@ fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> P
     if let Some(at) = unlimited
         && rates.len() > 1
     {
-        let message =
-            "has `unlimited` beside other rates, which would still limit; keep one or the other";
+        let message = "has `unlimited` beside other rates, which would still limit; keep one or the other";
         report.error(rates[at].2, message);
     }
     rates

@@ -25,23 +25,13 @@ pub(crate) fn resolve(
         for ReplacedName { name, line, .. } in named {
             match by_name.get(*name) {
                 Some(other) if *other == at => {
-                    report_error(
-                        rule,
-                        *line,
-                        "replaces itself; remove it from `replaces`",
-                        errors,
-                    );
+                    report_error(rule, *line, "replaces itself; remove it from `replaces`", errors);
                 }
                 Some(other) => positions.push(*other),
                 None => {
                     // Finding a suggestion takes long, and this error is only counted.
                     let known = if errors.is_full() { &[] } else { &*names };
-                    report_error(
-                        rule,
-                        *line,
-                        &unknown_rule_message(rule, name, known),
-                        errors,
-                    );
+                    report_error(rule, *line, &unknown_rule_message(rule, name, known), errors);
                 }
             }
         }
@@ -55,9 +45,7 @@ pub(crate) fn resolve(
 
 fn unknown_rule_message(rule: &Rule, name: &str, known: &[&str]) -> String {
     let others = known.iter().copied();
-    let names: Vec<&str> = others
-        .filter(|other| *other != rule.name.as_str())
-        .collect();
+    let names: Vec<&str> = others.filter(|other| *other != rule.name.as_str()).collect();
     let found = format!("replaces {}, which is no rule", quoted(name));
     match closest_name(name, &names) {
         Some(near) => format!("{found}; write `{near}`?"),
@@ -111,10 +99,7 @@ fn report_cycle(rules: &[Rule], at: usize, other: usize, errors: &mut RuleErrors
 
 fn report_error(rule: &Rule, line: u32, message: &str, errors: &mut RuleErrors) {
     errors.push(RuleError {
-        location: SourceLocation {
-            line,
-            ..rule.location.clone()
-        },
+        location: SourceLocation { line, ..rule.location.clone() },
         rule: Some(rule.name.as_str().into()),
         message: message.to_owned(),
     });

@@ -77,20 +77,14 @@ pub struct Rates {
 
 impl Rates {
     pub(crate) fn new(limits: Vec<Limit>, texts: Vec<Box<str>>) -> Self {
-        Rates {
-            limits: limits.into(),
-            texts: texts.into(),
-            by_priority: None,
-        }
+        Rates { limits: limits.into(), texts: texts.into(), by_priority: None }
     }
 
     /// Adds the ceiling of each priority.
     pub(crate) fn with_ceilings(mut self, ceilings: PriorityCeilings) -> Self {
         let scaled_limits = |priority| {
             let limits = self.limits.iter();
-            limits.map(move |limit| {
-                limit.with_ceiling(ceilings.units(priority, limit.full_capacity()))
-            })
+            limits.map(move |limit| limit.with_ceiling(ceilings.units(priority, limit.full_capacity())))
         };
         let by_priority = Priority::ALL.map(|priority| scaled_limits(priority).collect());
         self.by_priority = Some(Box::new(by_priority));
@@ -136,11 +130,7 @@ pub type Alternatives = Vec<Box<str>>;
 impl By {
     /// Whether `request` has every attribute, so that none has to be substituted.
     pub(crate) fn is_present(&self, request: &Request<'_>) -> bool {
-        let one_of = |names: &Alternatives| {
-            names
-                .iter()
-                .any(|name| Attribute::is_present(name, request))
-        };
+        let one_of = |names: &Alternatives| names.iter().any(|name| Attribute::is_present(name, request));
         match self {
             By::Global => true,
             By::All(parts) => parts.iter().all(one_of),
@@ -212,11 +202,7 @@ pub enum Purpose {
 
 impl Rule {
     /// A rule with a name, a location and rates, and defaults for all else.
-    pub(crate) fn with_defaults(
-        name: RuleName,
-        location: SourceLocation,
-        rates: Arc<Rates>,
-    ) -> Self {
+    pub(crate) fn with_defaults(name: RuleName, location: SourceLocation, rates: Arc<Rates>) -> Self {
         Rule {
             name,
             kind: RuleKind::default(),

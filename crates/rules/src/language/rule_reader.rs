@@ -16,8 +16,8 @@ use super::rate::LimitOptions;
 use super::rates_reader::{CalendarRate, ParsedRuleRates, RatesReader};
 use super::rule::{By, Rule, RuleKind};
 use super::scalar_fields::{
-    FLAGS, IF_MISSING, MODES, read_algorithm, read_choice, read_duration, read_on_store_failure,
-    read_on_store_late, unknown_value,
+    FLAGS, IF_MISSING, MODES, read_algorithm, read_choice, read_duration, read_on_store_failure, read_on_store_late,
+    unknown_value,
 };
 use super::top_level::Defaults;
 use super::yaml::{YamlNode, YamlValue};
@@ -92,11 +92,7 @@ impl<'d> RuleReader<'d, '_> {
         parsed: &mut ParsedRules<'d>,
         report: &mut Reporter<'_>,
     ) -> Option<()> {
-        let mut report = Reporter {
-            file: Arc::clone(&report.file),
-            rule: name_at(node),
-            errors: &mut *report.errors,
-        };
+        let mut report = Reporter { file: Arc::clone(&report.file), rule: name_at(node), errors: &mut *report.errors };
         let report = &mut report;
         let fields = read_fields(node, report)?;
         let name = read_name(&fields, node, report);
@@ -105,13 +101,7 @@ impl<'d> RuleReader<'d, '_> {
         let matching = fields.matching.map(|node| self.matches.read(node, report));
         let by = fields.by.map(|node| self.cached_by(node, report));
         let effective_by = by.clone().unwrap_or_else(|| Arc::new(By::Global));
-        let written = self.rates.read(
-            fields.rate,
-            fields.tiers,
-            fields.overrides,
-            &effective_by,
-            report,
-        );
+        let written = self.rates.read(fields.rate, fields.tiers, fields.overrides, &effective_by, report);
         reject_missing_rate(&fields, name, node, report);
         let unlimited = fields.rate.is_some() && written.is_unlimited();
         let limits = fields.concurrent.is_some() || fields.rate.is_some() && !unlimited;
@@ -128,24 +118,14 @@ impl<'d> RuleReader<'d, '_> {
         let on_calendar = written.first_calendar_rate().filter(|_| self.has_timezone);
         let algorithm = match on_calendar {
             Some(rate) => calendar_algorithm(own, defaults.algorithm, rate, &written, report),
-            None => {
-                own.unwrap_or_else(|| default_algorithm(defaults.algorithm, written.has_burst()))
-            }
+            None => own.unwrap_or_else(|| default_algorithm(defaults.algorithm, written.has_burst())),
         };
         let durability = durability::read(fields.durability, defaults, self.store, node, report);
         let precision = durability::precision(durability, self.store);
-        let context = CountingContext {
-            algorithm,
-            durability,
-            store: self.store,
-        };
+        let context = CountingContext { algorithm, durability, store: self.store };
         let counting_options = counting::read(fields.counting, context, report);
-        let ceilings = fields
-            .priority
-            .map(|node| load_shedding::read_ceilings(node, report));
-        let soft = fields
-            .soft
-            .map(|node| load_shedding::read_soft_limit(node, algorithm, report));
+        let ceilings = fields.priority.map(|node| load_shedding::read_ceilings(node, report));
+        let soft = fields.soft.map(|node| load_shedding::read_soft_limit(node, algorithm, report));
         let limit_options = LimitOptions {
             lease_duration: counting_options.lease_duration,
             ceilings: ceilings.flatten(),
@@ -186,9 +166,7 @@ impl<'d> RuleReader<'d, '_> {
                 specificity,
             },
             max_delay: limit_options.max_delay,
-            concurrent: fields
-                .concurrent
-                .and_then(|node| concurrency::read(node, report)),
+            concurrent: fields.concurrent.and_then(|node| concurrency::read(node, report)),
             counts_only_permits: fields.concurrent.is_some() && fields.rate.is_none(),
             priority: limit_options.ceilings,
             soft: soft.flatten(),
@@ -221,8 +199,7 @@ impl<'d> RuleReader<'d, '_> {
     fn read_unit(&mut self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Arc<str>> {
         let text = report.text("unit", node, "what the rule counts, such as tokens")?;
         let unit = self.units.find(text);
-        unit.map_err(|wrong| report.error(node.line(), format!("has unit {wrong}")))
-            .ok()
+        unit.map_err(|wrong| report.error(node.line(), format!("has unit {wrong}"))).ok()
     }
 }
 
@@ -243,16 +220,10 @@ fn read_fields<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Rule
 fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME_BYTES
-        && name
-            .bytes()
-            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'/'))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b':' | b'/'))
 }
 
-fn read_name<'d>(
-    fields: &RuleFields<'d>,
-    node: YamlNode<'d>,
-    report: &mut Reporter<'_>,
-) -> Option<&'d str> {
+fn read_name<'d>(fields: &RuleFields<'d>, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<&'d str> {
     let Some(name_field) = fields.name else {
         report.error(node.line(), "a rule has no name; write `name: ...`");
         return None;
@@ -271,25 +242,16 @@ fn read_name<'d>(
 }
 
 /// Rejects a rule without a rate, unless it limits only requests in flight. Such a rule has no rates for anybody.
-fn reject_missing_rate(
-    fields: &RuleFields<'_>,
-    name: Option<&str>,
-    node: YamlNode<'_>,
-    report: &mut Reporter<'_>,
-) {
+fn reject_missing_rate(fields: &RuleFields<'_>, name: Option<&str>, node: YamlNode<'_>, report: &mut Reporter<'_>) {
     if fields.rate.is_some() || name.is_none() {
         return;
     }
     let other = fields.tiers.or(fields.overrides);
     match (fields.concurrent, other) {
-        (None, _) => report.error(
-            node.line(),
-            "has no rate; write one such as 100/minute, or unlimited",
-        ),
-        (Some(_), Some(other)) => report.error(
-            other.line(),
-            "has rates for some and none for all others; write `rate`, or `rate: unlimited`",
-        ),
+        (None, _) => report.error(node.line(), "has no rate; write one such as 100/minute, or unlimited"),
+        (Some(_), Some(other)) => {
+            report.error(other.line(), "has rates for some and none for all others; write `rate`, or `rate: unlimited`")
+        }
         (Some(_), None) => {}
     }
 }
@@ -336,19 +298,14 @@ fn calendar_algorithm(
     report: &mut Reporter<'_>,
 ) -> Algorithm {
     let fixed = Algorithm::FixedWindow;
-    let beside = written
-        .first_fixed_rate()
-        .filter(|_| default != Some(fixed));
+    let beside = written.first_fixed_rate().filter(|_| default != Some(fixed));
     let write = "write `algorithm: fixed-window`";
     let (found, cure) = match own {
         Some(own) if own == fixed => return fixed,
         Some(own) => (format!("with algorithm {own}"), write.to_owned()),
         None if written.has_burst() => ("with a burst".to_owned(), "remove the burst".to_owned()),
         None => match beside {
-            Some(other) => (
-                format!("beside {}", quoted(other)),
-                format!("{write} for both or a rule for each"),
-            ),
+            Some(other) => (format!("beside {}", quoted(other)), format!("{write} for both or a rule for each")),
             None => return fixed,
         },
     };
@@ -411,9 +368,7 @@ fn read_replaces<'d>(
     rule: u32,
     report: &mut Reporter<'_>,
 ) -> impl Iterator<Item = ReplacedName<'d>> + use<'d> {
-    let named = fields
-        .replaces
-        .map(|node| report.texts("replaces", node, "names of rules"));
+    let named = fields.replaces.map(|node| report.texts("replaces", node, "names of rules"));
     let named = named.unwrap_or_default().into_iter();
     named.map(move |(name, line)| ReplacedName { rule, name, line })
 }

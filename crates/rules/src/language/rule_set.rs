@@ -64,10 +64,7 @@ pub struct Identity {
 
 impl Default for Identity {
     fn default() -> Self {
-        Identity {
-            trusted_proxies: Vec::new(),
-            ipv6_prefix: 64,
-        }
+        Identity { trusted_proxies: Vec::new(), ipv6_prefix: 64 }
     }
 }
 
@@ -113,12 +110,7 @@ impl RuleSet {
     }
 
     /// The rule of `others`, all of which apply, that replaces the rule at `position`.
-    pub(crate) fn replaced_by(
-        &self,
-        position: u32,
-        others: &[u32],
-        purpose: Purpose,
-    ) -> Option<&Rule> {
+    pub(crate) fn replaced_by(&self, position: u32, others: &[u32], purpose: Purpose) -> Option<&Rule> {
         let rule = &self.rules[position as usize];
         let mut others = others.iter().map(|at| &self.rules[*at as usize]);
         others.find(|other| other.displaces(rule, position, purpose))
@@ -162,10 +154,7 @@ impl RuleSet {
     pub fn unknown_unit<'q>(&self, request: &'q Request<'_>) -> Option<UnknownUnitError<'q>> {
         let mut named = request.costs.iter().map(|(unit, _)| &**unit);
         let unit = named.find(|unit| !self.units.contains(*unit))?;
-        Some(UnknownUnitError {
-            unit,
-            advice: self.unknown_unit_advice(unit),
-        })
+        Some(UnknownUnitError { unit, advice: self.unknown_unit_advice(unit) })
     }
 
     fn unknown_unit_advice(&self, unit: &str) -> String {
@@ -178,13 +167,9 @@ impl RuleSet {
         }
         let known: Vec<&str> = known().take(8).collect();
         if known.is_empty() {
-            return "no rule counts in units; declare it in the rules (`units:`) or leave it out"
-                .to_owned();
+            return "no rule counts in units; declare it in the rules (`units:`) or leave it out".to_owned();
         }
-        format!(
-            "no rule counts it; write {}, or declare it in the rules (`units:`)",
-            known.join(", ")
-        )
+        format!("no rule counts it; write {}, or declare it in the rules (`units:`)", known.join(", "))
     }
 
     /// Whether the lists block the key with this digest at `now`. `name` is the name it is listed under; empty for

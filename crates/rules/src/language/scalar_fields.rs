@@ -19,48 +19,22 @@ pub(crate) fn read_algorithm(node: YamlNode<'_>, report: &mut Reporter<'_>) -> O
     found
 }
 
-pub(crate) fn read_on_store_failure(
-    node: YamlNode<'_>,
-    report: &mut Reporter<'_>,
-) -> Option<OnStoreFailure> {
-    Some(read_choice(
-        &Some(node),
-        "on_store_failure",
-        &FAILURE_CHOICES,
-        report,
-    ))
+pub(crate) fn read_on_store_failure(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<OnStoreFailure> {
+    Some(read_choice(&Some(node), "on_store_failure", &FAILURE_CHOICES, report))
 }
 
-pub(crate) fn read_on_store_late(
-    node: YamlNode<'_>,
-    report: &mut Reporter<'_>,
-) -> Option<OnStoreLate> {
-    Some(read_choice(
-        &Some(node),
-        "on_store_late",
-        &LATE_CHOICES,
-        report,
-    ))
+pub(crate) fn read_on_store_late(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<OnStoreLate> {
+    Some(read_choice(&Some(node), "on_store_late", &LATE_CHOICES, report))
 }
 
 pub(crate) const FLAGS: [(&str, bool); 2] = [("false", false), ("true", true)];
-pub(crate) const MODES: [(&str, Mode); 3] = [
-    ("enforce", Mode::Enforce),
-    ("shadow", Mode::Shadow),
-    ("off", Mode::Off),
-];
-pub(crate) const IF_MISSING: [(&str, IfMissing); 2] = [
-    ("substitute", IfMissing::Substitute),
-    ("skip", IfMissing::Skip),
-];
-const FAILURE_CHOICES: [(&str, OnStoreFailure); 3] = [
-    ("local", OnStoreFailure::Local),
-    ("allow", OnStoreFailure::Allow),
-    ("deny", OnStoreFailure::Deny),
-];
+pub(crate) const MODES: [(&str, Mode); 3] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)];
+pub(crate) const IF_MISSING: [(&str, IfMissing); 2] =
+    [("substitute", IfMissing::Substitute), ("skip", IfMissing::Skip)];
+const FAILURE_CHOICES: [(&str, OnStoreFailure); 3] =
+    [("local", OnStoreFailure::Local), ("allow", OnStoreFailure::Allow), ("deny", OnStoreFailure::Deny)];
 
-const LATE_CHOICES: [(&str, OnStoreLate); 2] =
-    [("local", OnStoreLate::Local), ("deny", OnStoreLate::Deny)];
+const LATE_CHOICES: [(&str, OnStoreLate); 2] = [("local", OnStoreLate::Local), ("deny", OnStoreLate::Deny)];
 
 /// One of the known values; the default if the field is absent.
 pub(crate) fn read_choice<T: Copy + Default>(
@@ -93,19 +67,13 @@ pub(crate) fn unknown_value(field: &str, text: &str, known: &[&str]) -> String {
     }
 }
 
-pub(crate) fn read_duration(
-    node: &Option<YamlNode<'_>>,
-    field: &str,
-    report: &mut Reporter<'_>,
-) -> Option<Nanos> {
+pub(crate) fn read_duration(node: &Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> Option<Nanos> {
     let node = (*node)?;
     let text = report.text(field, node, "a duration such as 250ms")?;
     let span = parse_positive_duration(text);
     if span.is_err() {
-        let message = format!(
-            "has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example",
-            quoted(text)
-        );
+        let message =
+            format!("has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example", quoted(text));
         report.error(node.line(), message);
     }
     span.ok()

@@ -96,17 +96,12 @@ pub(crate) fn subject_value<'r>(
         "api_key" => request.api_key.map(|key| SubjectValue::Key(key.digest)),
         // Every request has a priority, and no client can invent another one to have a counter of its own.
         PRIORITY => Some(SubjectValue::Text(PRIORITY, request.priority().name())),
-        name => request
-            .text(name)
-            .filter(|value| !value.is_empty())
-            .map(|value| SubjectValue::Text(name, value)),
+        name => request.text(name).filter(|value| !value.is_empty()).map(|value| SubjectValue::Text(name, value)),
     });
     match (present, if_missing) {
         (Some(value), _) => Some(value),
         (None, IfMissing::Skip) => None,
-        (None, IfMissing::Substitute) => {
-            Some(request.ip.map_or(SubjectValue::Anonymous, SubjectValue::Ip))
-        }
+        (None, IfMissing::Substitute) => Some(request.ip.map_or(SubjectValue::Anonymous, SubjectValue::Ip)),
     }
 }
 
@@ -138,17 +133,11 @@ mod tests {
     fn a_request_without_a_known_priority_counts_as_normal() {
         let text = "version: 1\nrules: [{ name: r, by: priority, if_missing: skip, rate: 9/s, \
                     overrides: { normal: 1/s } }]\n";
-        let file = SourceFile {
-            name: "rules.yaml",
-            text,
-        };
+        let file = SourceFile { name: "rules.yaml", text };
         let set = parse(&[file]).unwrap();
         let rule = &set.rules()[0];
         let subject_of = |priority: Option<&'static str>| {
-            let request = Request {
-                ip: Some([192, 0, 2, 1].into()),
-                ..Request::default()
-            };
+            let request = Request { ip: Some([192, 0, 2, 1].into()), ..Request::default() };
             let request = match priority {
                 Some(priority) => request.with(PRIORITY, priority),
                 None => request,
@@ -156,18 +145,8 @@ mod tests {
             assert!(rule.applies(&request), "{priority:?}");
             subject_text(rule, &request)
         };
-        for priority in [
-            None,
-            Some(""),
-            Some("urgent"),
-            Some("Normal"),
-            Some("normal"),
-        ] {
-            assert_eq!(
-                subject_of(priority).as_deref(),
-                Some("normal"),
-                "{priority:?}"
-            );
+        for priority in [None, Some(""), Some("urgent"), Some("Normal"), Some("normal")] {
+            assert_eq!(subject_of(priority).as_deref(), Some("normal"), "{priority:?}");
         }
         assert_eq!(subject_of(Some("critical")).as_deref(), Some("critical"));
         assert_eq!(rule.limits(None, "normal")[0].count(), 1);
@@ -175,9 +154,7 @@ mod tests {
 
     #[test]
     fn splitting_undoes_joining() {
-        let values = [
-            "", "a", ",", r"\", r"\,", r",\", r"\\,", "a,b", r"a\b", "é,",
-        ];
+        let values = ["", "a", ",", r"\", r"\,", r",\", r"\\,", "a,b", r"a\b", "é,"];
         for first in values {
             for second in values {
                 let text = joined(&[first, second, "x"]);

@@ -13,9 +13,7 @@ use super::durability::DURABILITIES;
 use super::fields::{MappingFields, Reporter, mapping_fields};
 use super::names::{DeclaredNames, MAX_DECLARED, attribute_name, check_unit};
 use super::rule_set::Identity;
-use super::scalar_fields::{
-    read_algorithm, read_choice, read_on_store_failure, read_on_store_late,
-};
+use super::scalar_fields::{read_algorithm, read_choice, read_on_store_failure, read_on_store_late};
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Durability, OnStoreFailure, OnStoreLate};
@@ -37,10 +35,7 @@ mapping_fields!(
     }
 );
 
-mapping_fields!(IdentityFields {
-    trusted_proxies: "trusted_proxies",
-    ipv6_prefix: "ipv6_prefix",
-});
+mapping_fields!(IdentityFields { trusted_proxies: "trusted_proxies", ipv6_prefix: "ipv6_prefix" });
 
 mapping_fields!(DefaultsFields {
     algorithm: "algorithm",
@@ -118,10 +113,7 @@ fn declare_field(
         }
     }
     if declared.len() > MAX_DECLARED {
-        let message = format!(
-            "has {} names in `{field}`; write at most {MAX_DECLARED}",
-            declared.len()
-        );
+        let message = format!("has {} names in `{field}`; write at most {MAX_DECLARED}", declared.len());
         report.error(node.line(), message);
     }
 }
@@ -159,16 +151,12 @@ pub(crate) fn check_version(top: &TopLevelFields<'_>, first_line: u32, report: &
 pub(crate) fn read_defaults(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Defaults {
     let fields = DefaultsFields::read(node, "defaults", report).unwrap_or_default();
     Defaults {
-        algorithm: fields
-            .algorithm
-            .and_then(|node| read_algorithm(node, report)),
+        algorithm: fields.algorithm.and_then(|node| read_algorithm(node, report)),
         on_store_failure: fields
             .on_store_failure
             .and_then(|node| read_on_store_failure(node, report))
             .unwrap_or_default(),
-        on_store_late: fields
-            .on_store_late
-            .and_then(|node| read_on_store_late(node, report)),
+        on_store_late: fields.on_store_late.and_then(|node| read_on_store_late(node, report)),
         durability: read_choice(&fields.durability, "durability", &DURABILITIES, report),
     }
 }
@@ -182,10 +170,7 @@ fn read_identity(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Identity {
         match text.parse() {
             Ok(prefix @ 48..=128) => identity.ipv6_prefix = prefix,
             _ => {
-                let message = format!(
-                    "has ipv6_prefix {}, which is no number from 48 to 128; write 64",
-                    quoted(text)
-                );
+                let message = format!("has ipv6_prefix {}, which is no number from 48 to 128; write 64", quoted(text));
                 report.error(node.line(), message);
             }
         }
@@ -219,14 +204,10 @@ fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
     for (name, line) in report.texts("tiers", node, "names, least first: [free, pro]") {
         let fits = !name.is_empty()
             && name.len() <= 64
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
         if !fits {
-            let message = format!(
-                "has tier {}, which is no name; write letters, digits, `-`, `_` and `.`",
-                quoted(name)
-            );
+            let message =
+                format!("has tier {}, which is no name; write letters, digits, `-`, `_` and `.`", quoted(name));
             report.error(line, message);
         } else if tiers.iter().any(|known| **known == *name) {
             report.error(line, format!("has tier `{name}` twice; keep one"));

@@ -14,15 +14,12 @@ const MAX_PATTERN_BYTES: usize = 1_024;
 /// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     if text.len() > MAX_PATTERN_BYTES {
-        return Err(format!(
-            "which is longer than {MAX_PATTERN_BYTES} bytes; write less"
-        ));
+        return Err(format!("which is longer than {MAX_PATTERN_BYTES} bytes; write less"));
     }
     if text.trim() != text {
         return Err("which has white space at an end; remove it".to_owned());
     }
-    if Glob::is_path_attribute(name) && Glob::is_ambiguous(text) && !paths::has_path_parameter(text)
-    {
+    if Glob::is_path_attribute(name) && Glob::is_ambiguous(text) && !paths::has_path_parameter(text) {
         return Err(
             "in which `**` is not a whole segment; write `*` within a segment and /** for all below: [/api*, /api*/**]"
                 .to_owned(),
@@ -69,11 +66,7 @@ fn has_path_wildcard(text: &str) -> bool {
 }
 
 /// Whether `text` is a pattern that none of the known values matches.
-fn matches_no_known_value(
-    name: &str,
-    text: &str,
-    known: impl IntoIterator<Item = &'static str>,
-) -> bool {
+fn matches_no_known_value(name: &str, text: &str, known: impl IntoIterator<Item = &'static str>) -> bool {
     let glob = Glob::new(name, text);
     Glob::is_glob(text) && !known.into_iter().any(|value| glob.matches(value))
 }

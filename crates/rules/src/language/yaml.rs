@@ -98,9 +98,7 @@ impl<'d> YamlNode<'d> {
     pub(crate) fn kind(self) -> YamlValue<'d> {
         match self.document.nodes[self.at as usize].kind {
             RawNodeKind::Null => YamlValue::Null,
-            RawNodeKind::Slice { start, length } => {
-                YamlValue::Text(self.document.slice(start, length))
-            }
+            RawNodeKind::Slice { start, length } => YamlValue::Text(self.document.slice(start, length)),
             RawNodeKind::Owned { at } => YamlValue::Text(&self.document.owned[at as usize]),
             RawNodeKind::List { end } => YamlValue::List(self.children(end)),
             RawNodeKind::Map { end } => YamlValue::Map(Pairs(self.children(end))),
@@ -131,11 +129,7 @@ impl<'d> YamlNode<'d> {
     }
 
     fn children(self, end: u32) -> Children<'d> {
-        Children {
-            document: self.document,
-            next: self.at + 1,
-            end,
-        }
+        Children { document: self.document, next: self.at + 1, end }
     }
 
     /// The first index after this node.
@@ -186,10 +180,7 @@ impl<'a> Document<'a> {
         if text.len() > MAX_FILE_BYTES {
             return Err(yaml_errors::file_too_long());
         }
-        let mut reader = YamlReader {
-            source: text,
-            ..YamlReader::default()
-        };
+        let mut reader = YamlReader { source: text, ..YamlReader::default() };
         reader.nodes.reserve(text.len() / ESTIMATED_BYTES_PER_NODE);
         let options = granit_parser::options! {
             flow_nesting_limit: MAX_DEPTH,
@@ -200,11 +191,7 @@ impl<'a> Document<'a> {
             let (event, span) = event.map_err(|error| yaml_errors::syntax_error(&error, text))?;
             reader.handle_event(event, &span)?;
         }
-        Ok(Document {
-            source: text,
-            nodes: reader.nodes,
-            owned: reader.owned,
-        })
+        Ok(Document { source: text, nodes: reader.nodes, owned: reader.owned })
     }
 
     pub(crate) fn root(&self) -> Option<YamlNode<'_>> {
@@ -217,11 +204,7 @@ impl<'a> Document<'a> {
     }
 
     fn node(&self, at: u32) -> YamlNode<'_> {
-        YamlNode {
-            document: self,
-            at,
-            line: self.nodes[at as usize].line,
-        }
+        YamlNode { document: self, at, line: self.nodes[at as usize].line }
     }
 }
 
@@ -268,8 +251,7 @@ impl<'a> YamlReader<'a> {
                 tagged(&tag)?;
                 let kind = self.scalar(text, style == ScalarStyle::Plain);
                 let at = self.push(line, kind, 1)?;
-                self.anchors
-                    .extend((anchor > 0).then_some((anchor, Anchor { at, expanded: 1 })));
+                self.anchors.extend((anchor > 0).then_some((anchor, Anchor { at, expanded: 1 })));
             }
             Event::SequenceStart(_, anchor, tag) => {
                 tagged(&tag)?;
@@ -281,10 +263,7 @@ impl<'a> YamlReader<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.finish(),
             Event::Alias(id) => {
-                let anchor = self
-                    .anchors
-                    .get(&id)
-                    .ok_or_else(|| yaml_errors::recursive_alias(line))?;
+                let anchor = self.anchors.get(&id).ok_or_else(|| yaml_errors::recursive_alias(line))?;
                 let (target, expanded) = (anchor.at, anchor.expanded);
                 self.push(line, RawNodeKind::Alias { target }, expanded)?;
             }
@@ -312,10 +291,7 @@ impl<'a> YamlReader<'a> {
 
     /// Where `part` begins in the source, if it is a part of it.
     fn offset(&self, part: &str) -> Option<u32> {
-        let start = part
-            .as_ptr()
-            .addr()
-            .checked_sub(self.source.as_ptr().addr())?;
+        let start = part.as_ptr().addr().checked_sub(self.source.as_ptr().addr())?;
         let same = self.source.get(start..start + part.len())? == part;
         u32::try_from(start).ok().filter(|_| same)
     }
@@ -333,20 +309,14 @@ impl<'a> YamlReader<'a> {
     fn begin(&mut self, line: u32, kind: RawNodeKind, anchor: usize) -> Result<(), YamlError> {
         let expanded_before = self.expanded;
         let at = self.push(line, kind, 1)?;
-        self.open.push(OpenCollection {
-            at,
-            anchor,
-            expanded_before,
-        });
+        self.open.push(OpenCollection { at, anchor, expanded_before });
         Ok(())
     }
 
     fn finish(&mut self) {
         let now = self.nodes.len() as u32;
         let Some(open) = self.open.pop() else { return };
-        if let RawNodeKind::List { end } | RawNodeKind::Map { end } =
-            &mut self.nodes[open.at as usize].kind
-        {
+        if let RawNodeKind::List { end } | RawNodeKind::Map { end } = &mut self.nodes[open.at as usize].kind {
             *end = now;
         }
         if open.anchor > 0 {

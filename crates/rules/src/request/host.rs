@@ -38,11 +38,7 @@ pub fn normalize_host(host: &str) -> Cow<'_, str> {
     let name = strip_user_and_port(host).trim_end_matches('.');
     if let Some(ip) = ipv6(name) {
         let normalized = format!("[{ip}]");
-        return if normalized == name {
-            Cow::Borrowed(name)
-        } else {
-            Cow::Owned(normalized)
-        };
+        return if normalized == name { Cow::Borrowed(name) } else { Cow::Owned(normalized) };
     }
     if name.bytes().any(|b| b.is_ascii_uppercase()) {
         Cow::Owned(name.to_ascii_lowercase())
@@ -107,9 +103,7 @@ fn ipv6(name: &str) -> Option<Ipv6Addr> {
     if !name.contains(':') {
         return None;
     }
-    let inner = name
-        .strip_prefix('[')
-        .map_or(Some(name), |rest| rest.strip_suffix(']'));
+    let inner = name.strip_prefix('[').map_or(Some(name), |rest| rest.strip_suffix(']'));
     inner?.parse().ok()
 }
 
@@ -156,18 +150,10 @@ mod tests {
     /// Servers behind a proxy resolve each of these to `api.example.com`, and they matched no rule for that.
     #[test]
     fn an_invalid_host_becomes_the_name_that_servers_resolve_it_to() {
-        for host in [
-            "api.example.com:x",
-            "api.example.com:80:80",
-            "api.example.com:-1",
-        ] {
+        for host in ["api.example.com:x", "api.example.com:80:80", "api.example.com:-1"] {
             assert_eq!(normalize_host(host), "api.example.com", "{host}");
         }
-        for host in [
-            "api.example.com..",
-            "u@api.example.com",
-            "a:b@api.example.com.:0x50",
-        ] {
+        for host in ["api.example.com..", "u@api.example.com", "a:b@api.example.com.:0x50"] {
             assert_eq!(normalize_host(host), "api.example.com", "{host}");
         }
         assert_eq!(normalize_host("[::1]:x"), "[::1]");

@@ -31,10 +31,7 @@ pub fn normalize_name(name: Cow<'_, str>) -> Cow<'_, str> {
 ///
 /// # Errors
 /// For a `path` that servers interpret differently.
-pub fn normalize_value<'v>(
-    name: &str,
-    value: Cow<'v, str>,
-) -> Result<Cow<'v, str>, AmbiguousPathError> {
+pub fn normalize_value<'v>(name: &str, value: Cow<'v, str>) -> Result<Cow<'v, str>, AmbiguousPathError> {
     match name {
         "path" => normalize_cow(value, normalize_path),
         "method" => normalize_cow(value, |text| Ok(normalize_method(text))),

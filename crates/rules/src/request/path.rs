@@ -21,9 +21,7 @@ use std::fmt::Write;
 
 /// A path that servers interpret differently.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "`..` beside `;`, a backslash or an encoded slash means different things to different servers"
-)]
+#[error("`..` beside `;`, a backslash or an encoded slash means different things to different servers")]
 pub struct AmbiguousPathError {
     /// The path by the steps above, for callers that cannot reject.
     pub resolved: String,
@@ -101,9 +99,7 @@ pub(crate) fn normalize_pattern(pattern: &str) -> Result<String, &'static str> {
 
 /// Whether a slash or backslash is written as `%2f` or `%5c`.
 fn hides_slash(path: &str) -> bool {
-    let mut escapes = path
-        .match_indices('%')
-        .filter_map(|(at, _)| escaped(&path[at..]));
+    let mut escapes = path.match_indices('%').filter_map(|(at, _)| escaped(&path[at..]));
     escapes.any(|byte| matches!(byte, b'/' | b'\\'))
 }
 
@@ -227,19 +223,10 @@ mod tests {
 
     #[test]
     fn paths_that_servers_interpret_differently_are_rejected() {
-        for path in [
-            "/a/..;x=1/login",
-            "/a%2f..%2flogin",
-            "/a/..%5clogin",
-            r"/a\..\login",
-            "/%2e%2e;/x",
-        ] {
+        for path in ["/a/..;x=1/login", "/a%2f..%2flogin", "/a/..%5clogin", r"/a\..\login", "/%2e%2e;/x"] {
             assert!(normalize_path(path).is_err(), "{path}");
         }
-        assert!(
-            normalize_path("/a..b;c/d").is_err(),
-            "a rare name, and safe to reject"
-        );
+        assert!(normalize_path("/a..b;c/d").is_err(), "a rare name, and safe to reject");
         assert!(normalize_path("/a/../b").is_ok());
     }
 
@@ -269,24 +256,17 @@ mod tests {
 
     #[test]
     fn a_plain_path_is_not_copied() {
-        assert!(matches!(
-            normalize_path("/api/v1/search?q=1").unwrap(),
-            Cow::Borrowed("/api/v1/search")
-        ));
+        assert!(matches!(normalize_path("/api/v1/search?q=1").unwrap(), Cow::Borrowed("/api/v1/search")));
     }
 
     #[test]
     fn any_text_gives_a_path_with_a_leading_slash_and_without_dot_segments() {
-        let parts = [
-            "/", "..", ".", ";", "%2e", "%2f", "%", "\\", "a", "é", "?", "://", "%c3",
-        ];
+        let parts = ["/", "..", ".", ";", "%2e", "%2f", "%", "\\", "a", "é", "?", "://", "%c3"];
         let mut state = 7_u64;
         for _ in 0..200_000 {
             let mut target = String::new();
             for _ in 0..8 {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 target.push_str(parts[(state >> 33) as usize % parts.len()]);
             }
             let Ok(path) = normalize_path(&target) else {
@@ -295,10 +275,7 @@ mod tests {
             };
             assert!(path.starts_with('/'), "{target} gives {path}");
             let climbs = |segment: &str| segment == ".." || segment == ".";
-            assert!(
-                !path.split('/').any(climbs) && !path.contains("//"),
-                "{target} gives {path}"
-            );
+            assert!(!path.split('/').any(climbs) && !path.contains("//"), "{target} gives {path}");
         }
     }
 }

@@ -52,20 +52,14 @@ mod tests {
     fn a_node_is_ready_while_it_serves_and_has_a_configuration() {
         let missing = MissingConfigError::Files;
         let ready = Readiness::of(ShutdownPhase::Serving, Ok(()));
-        assert_eq!(
-            (ready, ready.status_code().as_u16()),
-            (Readiness::Ready, 200)
-        );
+        assert_eq!((ready, ready.status_code().as_u16()), (Readiness::Ready, 200));
         let waiting = Readiness::of(ShutdownPhase::Serving, Err(missing));
         assert_eq!(waiting.status_code(), 503);
         assert_eq!(waiting.body()["reason"], missing.to_string());
         for phase in [ShutdownPhase::Draining, ShutdownPhase::Closing] {
             for configuration in [Ok(()), Err(missing)] {
                 let leaving = Readiness::of(phase, configuration);
-                assert_eq!(
-                    (leaving, leaving.status_code().as_u16()),
-                    (Readiness::Draining, 503)
-                );
+                assert_eq!((leaving, leaving.status_code().as_u16()), (Readiness::Draining, 503));
             }
         }
     }

@@ -54,13 +54,7 @@ impl ShutdownHandle {
     /// A service in the phase `Serving`.
     pub(crate) fn new() -> (Self, ShutdownWaiter) {
         let (busy, idle) = mpsc::channel(1);
-        (
-            ShutdownHandle {
-                phase: watch::Sender::new(ShutdownPhase::Serving),
-                in_flight: busy,
-            },
-            ShutdownWaiter(idle),
-        )
+        (ShutdownHandle { phase: watch::Sender::new(ShutdownPhase::Serving), in_flight: busy }, ShutdownWaiter(idle))
     }
 
     /// Subscribes to the phase.
@@ -196,11 +190,7 @@ pub(crate) async fn run_until_shutdown(
         }
     };
     let first = Instant::now();
-    let delay = if action == SignalAction::StopNow {
-        Duration::ZERO
-    } else {
-        delay
-    };
+    let delay = if action == SignalAction::StopNow { Duration::ZERO } else { delay };
     info!(delay_ms = delay.as_millis() as u64, "draining");
     tokio::select! {
         end = drain_connections(drain, idle, delay, deadline) => end,
@@ -244,16 +234,12 @@ mod tests {
         let (drain, idle) = ShutdownHandle::new();
         let (busy, mut phases) = (drain.in_flight_guard(), drain.subscribe());
         let connection = tokio::spawn(async move {
-            phases
-                .wait_for(|phase| *phase == ShutdownPhase::Closing)
-                .await
-                .unwrap();
+            phases.wait_for(|phase| *phase == ShutdownPhase::Closing).await.unwrap();
             sleep(Duration::from_secs(3)).await;
             drop(busy);
         });
         let begun = Instant::now();
-        let end =
-            drain_connections(drain, idle, Duration::from_secs(1), Duration::from_secs(10)).await;
+        let end = drain_connections(drain, idle, Duration::from_secs(1), Duration::from_secs(10)).await;
         assert_eq!(end, ShutdownOutcome::Clean);
         assert_eq!(begun.elapsed().as_secs(), 4);
         connection.await.unwrap();
@@ -272,16 +258,8 @@ mod tests {
     #[test]
     fn a_hangup_ends_only_a_process_with_a_terminal() {
         for (terminal, disposition, want) in [
-            (
-                Terminal::Controlling,
-                Disposition::Default,
-                SignalAction::StopNow,
-            ),
-            (
-                Terminal::Controlling,
-                Disposition::Ignored,
-                SignalAction::Reload,
-            ),
+            (Terminal::Controlling, Disposition::Default, SignalAction::StopNow),
+            (Terminal::Controlling, Disposition::Ignored, SignalAction::Reload),
             (Terminal::None, Disposition::Default, SignalAction::Reload),
             (Terminal::None, Disposition::Ignored, SignalAction::Reload),
         ] {

@@ -31,10 +31,7 @@ pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<CliResponse>
         return exchange(stream, &head("localhost"), body);
     }
     let host = host(url)?;
-    let address = host
-        .to_socket_addrs()?
-        .next()
-        .ok_or_else(|| invalid_input("no such host"))?;
+    let address = host.to_socket_addrs()?.next().ok_or_else(|| invalid_input("no such host"))?;
     let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
     exchange(stream, &head(&host), body)
@@ -45,9 +42,7 @@ fn host(url: &str) -> io::Result<String> {
     let host = match url.split_once("://") {
         Some(("http", host)) => host.trim_end_matches('/'),
         Some(_) => {
-            return Err(invalid_input(
-                "write http://host:port, host:port, a port or unix:path",
-            ));
+            return Err(invalid_input("write http://host:port, host:port, a port or unix:path"));
         }
         None => url,
     };
@@ -66,9 +61,7 @@ fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result
     stream.write_all(head.as_bytes())?;
     stream.write_all(body.as_bytes())?;
     let mut response = String::new();
-    stream
-        .take(MAX_RESPONSE_BYTES)
-        .read_to_string(&mut response)?;
+    stream.take(MAX_RESPONSE_BYTES).read_to_string(&mut response)?;
     parse_response(&response).ok_or_else(|| invalid_input("the response is not HTTP/1.1"))
 }
 
@@ -77,10 +70,7 @@ fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result
 fn parse_response(response: &str) -> Option<CliResponse> {
     let (head, body) = response.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some(CliResponse {
-        status,
-        body: body.to_owned(),
-    })
+    Some(CliResponse { status, body: body.to_owned() })
 }
 
 fn invalid_input(reason: &str) -> io::Error {
@@ -94,13 +84,7 @@ mod tests {
     #[test]
     fn a_response_is_split_into_status_and_body() {
         let response = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
-        assert_eq!(
-            response,
-            CliResponse {
-                status: 429,
-                body: "{}".into()
-            }
-        );
+        assert_eq!(response, CliResponse { status: 429, body: "{}".into() });
         assert_eq!(parse_response("nonsense"), None);
         assert_eq!(parse_response("HTTP/1.1 2\r\n\r\n"), None);
     }

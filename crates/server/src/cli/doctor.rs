@@ -20,16 +20,10 @@ pub(super) fn run(args: DoctorArgs) -> Exit {
         }
         Err(error) => {
             print_error(&error);
-            return if error.is_file_error() {
-                Exit::BadConfig
-            } else {
-                Exit::Usage
-            };
+            return if error.is_file_error() { Exit::BadConfig } else { Exit::Usage };
         }
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -28,10 +28,7 @@ pub(super) fn run(command: KeyCommand) -> Exit {
         },
         KeyCommand::Hash(args) => {
             let mut key = String::new();
-            if let Err(error) = std::io::stdin()
-                .take(MAX_KEY_BYTES)
-                .read_to_string(&mut key)
-            {
+            if let Err(error) = std::io::stdin().take(MAX_KEY_BYTES).read_to_string(&mut key) {
                 print_error(format_args!("cannot read the key: {error}"));
                 return Exit::Failed;
             }

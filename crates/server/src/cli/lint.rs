@@ -24,10 +24,7 @@ pub(super) fn run(args: &LintArgs) -> Exit {
                 file.display()
             ));
         }
-        let dialect = ParseOptions {
-            merge_domains: args.merge_domains,
-            ..Capabilities::UNKNOWN.into()
-        };
+        let dialect = ParseOptions { merge_domains: args.merge_domains, ..Capabilities::UNKNOWN.into() };
         match load(path, dialect) {
             Ok(policy) => {
                 let warnings = policy.lint(SystemClock::new().now());
@@ -59,19 +56,14 @@ fn load(path: &Path, dialect: ParseOptions) -> Result<Policy, String> {
     let input = std::io::stdin().take(MAX_FILE_BYTES as u64 + 1);
     let read = { input }.read_to_string(&mut text);
     read.map_err(|error| format!("standard input: {error}"))?;
-    let file = SourceFile {
-        name: "standard input",
-        text: &text,
-    };
+    let file = SourceFile { name: "standard input", text: &text };
     Policy::parse_for(&[file], dialect).map_err(|error| error.to_string())
 }
 
 /// The number of rules in the files. The rule for limits that requests carry themselves is in no file.
 fn count_written_rules(policy: &Policy) -> usize {
     let rules = policy.rules.rules().iter();
-    rules
-        .filter(|rule| rule.kind() != RuleKind::RequestOverride)
-        .count()
+    rules.filter(|rule| rule.kind() != RuleKind::RequestOverride).count()
 }
 
 /// A count with its noun: `1 rule`, `2 rules`.
@@ -91,10 +83,7 @@ mod tests {
         let envoy = "domain: web\ndescriptors:\n  - key: user\n    rate_limit: { unit: hour, requests_per_unit: 2 }\n";
         let native = "version: 1\nrules: [{ name: r, by: ip, rate: 1/hour }]\n";
         for text in [envoy, native] {
-            let file = SourceFile {
-                name: "rules.yaml",
-                text,
-            };
+            let file = SourceFile { name: "rules.yaml", text };
             let policy = Policy::parse_for(&[file], Capabilities::UNKNOWN).unwrap();
             assert_eq!(count_written_rules(&policy), 1, "{text}");
         }

@@ -84,12 +84,7 @@ struct DoctorArgs {
     config: Option<PathBuf>,
 
     /// The store to examine, in the format of `serve --store`
-    #[arg(
-        long,
-        env = "TIDEGATE_STORE",
-        value_name = "STORE",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "TIDEGATE_STORE", value_name = "STORE", hide_env_values = true)]
     store: Option<StoreUrl>,
 
     /// Rules file or folder to check as well
@@ -220,12 +215,8 @@ pub(crate) fn run(cli: Cli) -> Exit {
 /// Rejects environment variables that look like settings but are not settings of any command.
 fn check_environment() -> Result<(), UnknownVariableError> {
     let command = Cli::command();
-    let arguments = command
-        .get_subcommands()
-        .flat_map(|sub| sub.get_arguments());
-    let settings: Vec<&str> = arguments
-        .filter_map(|argument| argument.get_env()?.to_str())
-        .collect();
+    let arguments = command.get_subcommands().flat_map(|sub| sub.get_arguments());
+    let settings: Vec<&str> = arguments.filter_map(|argument| argument.get_env()?.to_str()).collect();
     config::check_environment(&settings, std::env::vars_os())
 }
 
@@ -293,9 +284,7 @@ mod tests {
     fn a_switch_takes_an_optional_value() {
         for (arg, want) in [("--shadow", true), ("--shadow=false", false)] {
             let cli = Cli::try_parse_from(["tidegate", "serve", arg]).unwrap();
-            let Command::Serve(args) = cli.command else {
-                panic!()
-            };
+            let Command::Serve(args) = cli.command else { panic!() };
             assert_eq!(args.layer.shadow, Some(want));
         }
     }
@@ -303,9 +292,7 @@ mod tests {
     #[test]
     fn the_old_names_of_flags_work_and_are_not_shown() {
         let words = "tidegate serve --drain 5s --idle 7s --reset delta --data here";
-        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
-            panic!()
-        };
+        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else { panic!() };
         assert_eq!(args.layer.shutdown_timeout, Some(Duration::from_secs(5)));
         assert_eq!(args.layer.idle_timeout, Some(Duration::from_secs(7)));
         assert!(args.layer.reset_format.is_some() && args.layer.data_dir.is_some());
@@ -321,19 +308,11 @@ mod tests {
     fn costs_of_units_reach_the_request() {
         let body_of = |args: &[&str]| {
             let words = ["tidegate", "try"].iter().chain(args);
-            let Command::Try(args) = Cli::try_parse_from(words)
-                .map_err(|e| e.to_string())?
-                .command
-            else {
-                panic!()
-            };
+            let Command::Try(args) = Cli::try_parse_from(words).map_err(|e| e.to_string())?.command else { panic!() };
             Ok::<_, String>(args.request.body())
         };
         let want = r#"{"attributes":{"user":"a"},"cost":2,"costs":{"images":1,"tokens":1500}}"#;
-        for costs in [
-            &["--costs", "images=1,tokens=1500"][..],
-            &["--costs", "images=1", "--costs", "tokens=1500"],
-        ] {
+        for costs in [&["--costs", "images=1,tokens=1500"][..], &["--costs", "images=1", "--costs", "tokens=1500"]] {
             let args = [&["-a", "user=a", "--cost", "2"][..], costs].concat();
             assert_eq!(body_of(&args).unwrap(), want);
         }
@@ -348,10 +327,9 @@ mod tests {
     /// Flags and the environment accept the same values as the file.
     #[test]
     fn settings_accept_durations_sizes_and_addresses_with_units() {
-        let words = "tidegate serve --shutdown-timeout 5s --idle-timeout 90 --store-budget 40ms --memory-cap 10G --http :8080";
-        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else {
-            panic!()
-        };
+        let words =
+            "tidegate serve --shutdown-timeout 5s --idle-timeout 90 --store-budget 40ms --memory-cap 10G --http :8080";
+        let Command::Serve(args) = Cli::try_parse_from(words.split(' ')).unwrap().command else { panic!() };
         let settings = args.layer.resolve().unwrap();
         assert_eq!(settings.shutdown_timeout, Duration::from_secs(5));
         assert_eq!(settings.idle_timeout, Duration::from_secs(90));

@@ -31,17 +31,14 @@ use crate::edges::resp::serve::{RespListener, RespPassword};
 use crate::logging::decision_ids::DecisionIds;
 use crate::logging::init;
 use crate::logging::writer;
-use crate::net::listener::{
-    Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull,
-};
+use crate::net::listener::{Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull};
 use crate::net::supervisor::ConnectionLimits;
 use crate::net::tls::ListenerTls;
 use crate::policy::first_config::FirstConfig;
 use crate::policy::watcher::{self, PolicyWatcher};
 use crate::service::Service;
 use crate::state::any_store::{
-    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases,
-    wait_until_exact,
+    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases, wait_until_exact,
 };
 use crate::state::data_dir;
 use crate::state::node_identity::NodeIdentity;
@@ -81,11 +78,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         Ok(resolved) => resolved,
         Err(error) => {
             print_error(&error);
-            return if error.is_file_error() {
-                Exit::BadConfig
-            } else {
-                Exit::Usage
-            };
+            return if error.is_file_error() { Exit::BadConfig } else { Exit::Usage };
         }
     };
     init::init(settings.log_level, settings.log_format);
@@ -118,11 +111,8 @@ pub(super) fn run(args: ServeArgs) -> Exit {
 /// On one core, several threads would only hand work to each other.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let alone = std::thread::available_parallelism().is_ok_and(|cores| cores.get() == 1);
-    let mut builder = if alone {
-        tokio::runtime::Builder::new_current_thread()
-    } else {
-        tokio::runtime::Builder::new_multi_thread()
-    };
+    let mut builder =
+        if alone { tokio::runtime::Builder::new_current_thread() } else { tokio::runtime::Builder::new_multi_thread() };
     builder.enable_all().build()
 }
 
@@ -149,10 +139,7 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
     Ok((settings, Some(compat)))
 }
 
-async fn serve(
-    settings: ServerSettings,
-    config: Option<&Path>,
-) -> Result<ShutdownOutcome, ServeError> {
+async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<ShutdownOutcome, ServeError> {
     let system = |error: std::io::Error| ServeError::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = ShutdownHandle::new();
@@ -167,13 +154,7 @@ async fn serve(
     let pending = identity.pending_file();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret().cloned();
-    join_store(
-        &service,
-        (own, known),
-        secret_folder,
-        settings.require_store,
-    )
-    .await?;
+    join_store(&service, (own, known), secret_folder, settings.require_store).await?;
     identity.spawn_persistence(&service);
     let watcher = PolicyWatcher::start(&service, &settings.rules).map_err(system)?;
     let watcher = Arc::new(watcher);
@@ -197,45 +178,29 @@ async fn serve(
     let admin = Listener::open_private(&settings.admin).await;
     let admin = admin.map_err(|error| listen_error("admin", &settings.admin, &error))?;
     let metrics_listener = open_listener("metrics", &settings.metrics).await?;
-    let shutdown = || ListenerShutdown {
-        phase: drain.subscribe(),
-        in_flight: drain.in_flight_guard(),
-    };
+    let shutdown = || ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
     let metrics = || Arc::clone(&service.metrics);
     let bounds = ListenerLimits {
         connections: max_connections(&settings),
         per_peer: settings.max_connections_per_peer,
-        connection_limits: ConnectionLimits {
-            idle: settings.idle_timeout,
-            age: None,
-            first_request: None,
-        },
+        connection_limits: ConnectionLimits { idle: settings.idle_timeout, age: None, first_request: None },
         when_full: WhenFull::RejectNew,
     };
     let small_bounds = bounds.for_small_listener();
     if let Some(listener) = admin {
-        let admin = AdminListener {
-            service: Arc::clone(&service),
-            policy_watcher: Arc::clone(&watcher),
-            access,
-        };
+        let admin = AdminListener { service: Arc::clone(&service), policy_watcher: Arc::clone(&watcher), access };
         info!(edge = "admin", address = %listener.local_address(), "listening");
         tokio::spawn(listener.serve(admin, small_bounds, shutdown(), metrics(), None));
     }
     if let Some(listener) = metrics_listener {
-        let metrics_edge = MetricsListener {
-            service: Arc::clone(&service),
-            path: settings.metrics_path.as_str().into(),
-        };
+        let metrics_edge =
+            MetricsListener { service: Arc::clone(&service), path: settings.metrics_path.as_str().into() };
         info!(edge = "metrics", address = %listener.local_address(), "listening");
         tokio::spawn(listener.serve(metrics_edge, small_bounds, shutdown(), metrics(), None));
     }
     if let Some(listener) = grpc {
         let bounds = ListenerLimits {
-            connection_limits: ConnectionLimits {
-                age: settings.grpc_age,
-                ..bounds.connection_limits
-            },
+            connection_limits: ConnectionLimits { age: settings.grpc_age, ..bounds.connection_limits },
             ..bounds
         };
         let tls = tls.map(Arc::new);
@@ -265,15 +230,8 @@ async fn serve(
         let (watcher, service) = (Arc::clone(&watcher), Arc::clone(&service));
         tokio::task::spawn_blocking(move || watcher.reload(&service));
     };
-    let outcome = run_until_shutdown(
-        signals,
-        drain,
-        idle,
-        settings.drain_delay,
-        settings.shutdown_timeout,
-        reload,
-    )
-    .await;
+    let outcome =
+        run_until_shutdown(signals, drain, idle, settings.drain_delay, settings.shutdown_timeout, reload).await;
     if outcome != ShutdownOutcome::Forced {
         return_leases(&service.limiter).await;
     }
@@ -300,11 +258,7 @@ async fn serve(
 /// The keys file that the rules at the start name. It is beside the rules.
 fn keys_file(settings: &ServerSettings, service: &Service) -> Option<PathBuf> {
     let path = settings.rules.path.as_deref()?;
-    let folder = if path.is_dir() {
-        Some(path)
-    } else {
-        path.parent()
-    };
+    let folder = if path.is_dir() { Some(path) } else { path.parent() };
     let policy = service.limiter.policy().load();
     Some(folder?.join(policy.rules.keys_file()?))
 }
@@ -317,9 +271,7 @@ fn enabled_edges(settings: &ServerSettings) -> Vec<Edge> {
         (Edge::Envoy, &settings.grpc),
         (Edge::Resp, &settings.resp),
     ];
-    let on = edges
-        .into_iter()
-        .filter(|(_, address)| **address != ListenAddress::Off);
+    let on = edges.into_iter().filter(|(_, address)| **address != ListenAddress::Off);
     on.map(|(edge, _)| edge).collect()
 }
 
@@ -334,9 +286,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
             "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
         ),
         Some(password) if password.is_short() => {
-            warn!(
-                "the password for --resp is short enough to be guessed; write 16 characters or more"
-            );
+            warn!("the password for --resp is short enough to be guessed; write 16 characters or more");
         }
         _ => {}
     }
@@ -347,9 +297,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
 fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     let read = match (&settings.secret_file, &settings.data_dir, &settings.store) {
         (Some(file), ..) => secret_file::read(file).map(Some),
-        (None, Some(folder), StoreChoice::Memory) => {
-            data_dir::load_or_create_secret(folder).map(Some)
-        }
+        (None, Some(folder), StoreChoice::Memory) => data_dir::load_or_create_secret(folder).map(Some),
         _ => Ok(None),
     };
     read.map_err(ServeError::Config)
@@ -410,8 +358,7 @@ pub(crate) fn build_service(
     identity: &NodeIdentity,
     drain: &ShutdownHandle,
 ) -> Result<Service, ServeError> {
-    let no_randomness =
-        |error: getrandom::Error| ServeError::System(format!("no randomness: {error}"));
+    let no_randomness = |error: getrandom::Error| ServeError::System(format!("no randomness: {error}"));
     let secret = match own {
         // Until the store is joined, use the secret that it had last.
         None => match identity.store_secret() {
@@ -420,8 +367,7 @@ pub(crate) fn build_service(
         },
         Some(own) => own.clone(),
     };
-    let policy = watcher::initial_policy(&settings.rules, settings.parse_options())
-        .map_err(ServeError::Config)?;
+    let policy = watcher::initial_policy(&settings.rules, settings.parse_options()).map_err(ServeError::Config)?;
     let first_config = FirstConfig::new(&settings.rules, policy.is_configured());
     let clock = SystemClock::new();
     let metrics = Arc::new(Metrics::default());
@@ -477,10 +423,7 @@ pub(crate) fn build_service(
     })
 }
 
-async fn open_listener(
-    edge: &str,
-    address: &ListenAddress,
-) -> Result<Option<Listener>, ServeError> {
+async fn open_listener(edge: &str, address: &ListenAddress) -> Result<Option<Listener>, ServeError> {
     let opened = Listener::open(address).await;
     opened.map_err(|error| listen_error(edge, address, &error))
 }
@@ -492,20 +435,14 @@ fn listen_error(edge: &str, address: &ListenAddress, error: &std::io::Error) -> 
 /// The configured maximum for each listener, but never so many that the last file descriptor is a connection.
 fn max_connections(settings: &ServerSettings) -> usize {
     let on = |addresses: &[&ListenAddress]| {
-        let on = addresses
-            .iter()
-            .filter(|address| ***address != ListenAddress::Off);
+        let on = addresses.iter().filter(|address| ***address != ListenAddress::Off);
         on.count() as u64
     };
     let listeners = on(&[&settings.http, &settings.grpc, &settings.resp]);
     let reserved_connections = on(&[&settings.admin, &settings.metrics]) * SMALL_CONNECTIONS as u64;
-    let max = process::max_fds().map_or(u64::MAX, |files| {
-        files - (RESERVED_FDS + reserved_connections).min(files / 2)
-    });
+    let max = process::max_fds().map_or(u64::MAX, |files| files - (RESERVED_FDS + reserved_connections).min(files / 2));
     let max = (max / listeners.max(1)).max(1);
-    settings
-        .max_connections
-        .min(usize::try_from(max).unwrap_or(usize::MAX))
+    settings.max_connections.min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
 /// Logs counts, rules that no request matches and whether durable charges are safe, and evicts expired counters.

@@ -43,10 +43,9 @@ fn sentence(decision: &Value) -> String {
         None => String::new(),
     };
     match rule {
-        Some(rule) => format!(
-            "allowed{wait}: {} of {} left under rule `{rule}`",
-            decision["remaining"], decision["limit"]
-        ),
+        Some(rule) => {
+            format!("allowed{wait}: {} of {} left under rule `{rule}`", decision["remaining"], decision["limit"])
+        }
         None => format!("allowed{wait}: no rule applies"),
     }
 }
@@ -59,14 +58,8 @@ mod tests {
     #[test]
     fn a_decision_reads_as_a_sentence() {
         let cases = [
-            (
-                json!({"allowed": true, "rule": "r", "remaining": 3, "limit": 5}),
-                "allowed: 3 of 5 left under rule `r`",
-            ),
-            (
-                json!({"allowed": true, "rule": null}),
-                "allowed: no rule applies",
-            ),
+            (json!({"allowed": true, "rule": "r", "remaining": 3, "limit": 5}), "allowed: 3 of 5 left under rule `r`"),
+            (json!({"allowed": true, "rule": null}), "allowed: no rule applies"),
             (json!({"allowed": false, "message": "m"}), "denied: m"),
         ];
         for (decision, want) in cases {

@@ -31,17 +31,10 @@ fn open_listeners(settings: &ServerSettings) -> Vec<String> {
     let authenticated = |tls: &crate::net::tls::ListenerTlsFiles| tls.client_authorities.is_some();
     let grpc_open = !settings.grpc_tls.as_ref().is_some_and(authenticated);
     let open = |flag: &str, address: &ListenAddress, cure: &str| {
-        (!address.is_local()).then(|| {
-            format!(
-                "{flag} {address} can be reached from other machines without authentication; {cure}"
-            )
-        })
+        (!address.is_local())
+            .then(|| format!("{flag} {address} can be reached from other machines without authentication; {cure}"))
     };
-    let http = open(
-        "--http",
-        &settings.http,
-        "let only your own services reach it, or listen on loopback",
-    );
+    let http = open("--http", &settings.http, "let only your own services reach it, or listen on loopback");
     let grpc = open(
         "--grpc",
         &settings.grpc,
@@ -50,19 +43,12 @@ fn open_listeners(settings: &ServerSettings) -> Vec<String> {
     http.into_iter().chain(grpc.filter(|_| grpc_open)).collect()
 }
 
-fn open_files(
-    settings: &ServerSettings,
-    config: Option<&Path>,
-    keys: Option<&Path>,
-) -> Vec<String> {
+fn open_files(settings: &ServerSettings, config: Option<&Path>, keys: Option<&Path>) -> Vec<String> {
     let tls = settings.grpc_tls.as_ref();
     let secrets = [
         ("--secret-file", settings.secret_file.as_deref()),
         ("--admin-token-file", settings.admin_token_file.as_deref()),
-        (
-            "--resp-password-file",
-            settings.resp_password_file.as_deref(),
-        ),
+        ("--resp-password-file", settings.resp_password_file.as_deref()),
         ("--grpc-key", tls.map(|tls| &*tls.key)),
     ];
     let trusted = [
@@ -70,10 +56,7 @@ fn open_files(
         ("--rules", settings.rules.path.as_deref()),
         ("the keys file", keys),
         ("--grpc-cert", tls.map(|tls| &*tls.certificate)),
-        (
-            "--grpc-client-ca",
-            tls.and_then(|tls| tls.client_authorities.as_deref()),
-        ),
+        ("--grpc-client-ca", tls.and_then(|tls| tls.client_authorities.as_deref())),
     ];
     let mut warnings = Vec::new();
     for (what, path) in secrets {
@@ -101,9 +84,7 @@ fn open_files(
 /// The file, or the folder and the files in it, if other users may write there.
 fn writable(path: &Path) -> Vec<PathBuf> {
     let inside = fs::read_dir(path).into_iter().flatten().flatten();
-    let inside = inside
-        .map(|entry| entry.path())
-        .filter(|path| path.is_file());
+    let inside = inside.map(|entry| entry.path()).filter(|path| path.is_file());
     let all = std::iter::once(path.to_owned()).chain(inside);
     all.filter(|path| mode(path) & OTHERS_WRITE != 0).collect()
 }
@@ -149,10 +130,7 @@ mod tests {
         assert!(warnings("off", "127.0.0.1:1", false).is_empty());
         let both = warnings(":8080", "0.0.0.0:8081", false);
         assert_eq!(both.len(), 2);
-        assert!(
-            both[0].starts_with("--http 0.0.0.0:8080 can be reached"),
-            "{both:?}"
-        );
+        assert!(both[0].starts_with("--http 0.0.0.0:8080 can be reached"), "{both:?}");
         assert!(both[1].contains("set --grpc-client-ca"), "{both:?}");
         assert_eq!(warnings(":8080", ":8081", true).len(), 1);
     }
@@ -163,18 +141,11 @@ mod tests {
         let folder = folder.path();
         let secret = |mode| {
             let path = file(folder, "secret", mode);
-            open_files(
-                &settings(|layer| layer.secret_file = Some(path)),
-                None,
-                None,
-            )
+            open_files(&settings(|layer| layer.secret_file = Some(path)), None, None)
         };
         assert!(secret(0o600).is_empty() && secret(0o640).is_empty());
         let warnings = secret(0o644);
-        assert!(
-            warnings.len() == 1 && warnings[0].contains("chmod 600"),
-            "{warnings:?}"
-        );
+        assert!(warnings.len() == 1 && warnings[0].contains("chmod 600"), "{warnings:?}");
 
         let rules = file(folder, "rules.yaml", 0o644);
         let keys = file(folder, "keys.txt", 0o644);
@@ -187,10 +158,7 @@ mod tests {
         file(folder, "keys.txt", 0o602);
         let both = warnings_for(&keys);
         assert_eq!(both.len(), 2, "{both:?}");
-        assert!(
-            both[0].starts_with("--rules ") && both[1].starts_with("the keys file "),
-            "{both:?}"
-        );
+        assert!(both[0].starts_with("--rules ") && both[1].starts_with("the keys file "), "{both:?}");
     }
 
     #[test]

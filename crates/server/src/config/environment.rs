@@ -51,10 +51,7 @@ pub(crate) fn check(
 /// Whether a setting has the same first word after the prefix: `TIDEGATE_HTTP_PORT` beside `TIDEGATE_HTTP`.
 fn has_first_word(name: &str, settings: &[&str]) -> bool {
     let of_name = first_word(name);
-    of_name.is_some()
-        && settings
-            .iter()
-            .any(|setting| first_word(setting) == of_name)
+    of_name.is_some() && settings.iter().any(|setting| first_word(setting) == of_name)
 }
 
 fn first_word(name: &str) -> Option<&str> {
@@ -77,8 +74,7 @@ fn suggestion(name: &str, settings: &[&str]) -> Option<String> {
     let bare = |name| str::strip_prefix(name, PREFIX);
     let known: Vec<&str> = settings.iter().filter_map(|name| bare(name)).collect();
     let near = suggest_name(bare(name)?, &known).map(|near| format!("{PREFIX}{near}"));
-    near.or_else(|| setting_for_synonym(name, settings))
-        .or_else(|| setting_with_common_prefix(name, settings))
+    near.or_else(|| setting_for_synonym(name, settings)).or_else(|| setting_with_common_prefix(name, settings))
 }
 
 /// `TIDEGATE_RESP_PASSWORD` without `_FILE`, or `TIDEGATE_STORE_URL` with an extra word.
@@ -98,18 +94,15 @@ fn setting_with_common_prefix(name: &str, settings: &[&str]) -> Option<String> {
 /// `NAME_SERVICE_PORT_PORTNAME`, `NAME_PORT` and `NAME_PORT_80_TCP`, the last also followed by `_PROTO`, `_PORT` or
 /// `_ADDR`. `NAME_PORT` holds a URL: a plain number there is a misspelt setting.
 fn is_kubernetes_variable(name: &str, value: &str) -> bool {
-    let is_url = ["tcp://", "udp://", "sctp://"]
-        .iter()
-        .any(|scheme| value.starts_with(scheme));
+    let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
     name.starts_with(PREFIX)
         && (name.ends_with("_SERVICE_HOST")
             || name.ends_with("_SERVICE_PORT")
             || name.contains("_SERVICE_PORT_")
             || is_url && name.ends_with("_PORT")
-            || name.match_indices("_PORT_").any(|(at, separator)| {
-                name.get(at + separator.len()..)
-                    .is_some_and(is_port_and_protocol)
-            }))
+            || name
+                .match_indices("_PORT_")
+                .any(|(at, separator)| name.get(at + separator.len()..).is_some_and(is_port_and_protocol)))
 }
 
 /// `80_TCP`, `80_TCP_PROTO`, `80_TCP_PORT`, `80_TCP_ADDR`.
@@ -139,11 +132,7 @@ mod tests {
     ];
 
     fn error(name: &str, value: &str) -> Option<String> {
-        let variables = [
-            ("PATH", "/bin"),
-            ("TIDEGATE_STORE", "memory"),
-            (name, value),
-        ];
+        let variables = [("PATH", "/bin"), ("TIDEGATE_STORE", "memory"), (name, value)];
         let variables = variables.map(|(name, value)| (name.into(), value.into()));
         let checked = check(&SETTINGS, variables.into_iter());
         checked.err().map(|unknown| unknown.to_string())
@@ -192,11 +181,7 @@ mod tests {
                 assert_eq!(error(&format!("{service}{rest}"), value), None, "{rest}");
             }
         }
-        assert_eq!(
-            error("TIDEGATE_URL", "x"),
-            None,
-            "a setting of another command"
-        );
+        assert_eq!(error("TIDEGATE_URL", "x"), None, "a setting of another command");
         assert_eq!(error("RULES", "x"), None);
         for other in ["TIDEGATE_BIN", "TIDEGATE_VERSION", "TIDEGATE_COLOUR"] {
             assert_eq!(error(other, "x"), None, "{other}");

@@ -39,12 +39,7 @@ pub(crate) struct SettingsLayer {
     /// Store of the counters: memory, or a Redis or Valkey that nodes share: redis://[USER:PASSWORD@]HOST[:PORT][/DB],
     /// unix:PATH, redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST../NAME[/DB] or
     /// redis+cluster://[USER:PASSWORD@]HOST[:PORT],HOST..; rediss for TLS [default: memory]
-    #[arg(
-        long,
-        env = "TIDEGATE_STORE",
-        value_name = "STORE",
-        hide_env_values = true
-    )]
+    #[arg(long, env = "TIDEGATE_STORE", value_name = "STORE", hide_env_values = true)]
     pub(crate) store: Option<StoreUrl>,
 
     /// Exit with 69 if the store cannot be reached at the start, instead of starting without it
@@ -113,12 +108,7 @@ pub(crate) struct SettingsLayer {
     pub(crate) grpc_client_ca: Option<PathBuf>,
 
     /// Host names or URIs, separated by commas: a client certificate must have one of them
-    #[arg(
-        long,
-        env = "TIDEGATE_GRPC_CLIENT_SAN",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
+    #[arg(long, env = "TIDEGATE_GRPC_CLIENT_SAN", value_name = "NAME", value_delimiter = ',')]
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) grpc_client_san: Option<Vec<String>>,
 
@@ -156,12 +146,7 @@ pub(crate) struct SettingsLayer {
     pub(crate) admin_token_file: Option<PathBuf>,
 
     /// Host names beside loopback, separated by commas, that requests to `--admin` may have
-    #[arg(
-        long,
-        env = "TIDEGATE_ADMIN_HOST",
-        value_name = "NAME",
-        value_delimiter = ','
-    )]
+    #[arg(long, env = "TIDEGATE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
     #[serde(default, deserialize_with = "file_names")]
     pub(crate) admin_host: Option<Vec<String>>,
 
@@ -232,22 +217,15 @@ fn read_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> 
 impl SettingsLayer {
     /// Reads a settings file.
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Unreadable {
-            file: file.to_owned(),
-            source,
-        })?;
-        let malformed = |reason| ConfigError::Malformed {
-            file: file.to_owned(),
-            reason,
-        };
+        let text = std::fs::read_to_string(file)
+            .map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
+        let malformed = |reason| ConfigError::Malformed { file: file.to_owned(), reason };
         let layer = read_yaml(&text).map_err(|error| malformed(error.to_string()))?;
         // A template whose variable is empty writes this. Treated as "not given", it would open a listener.
         let values: BTreeMap<String, serde_json::Value> = read_yaml(&text).unwrap_or_default();
         let is_empty = |value: &serde_json::Value| value.is_null() || value == "";
         if let Some((name, _)) = values.iter().find(|(_, value)| is_empty(value)) {
-            return Err(malformed(format!(
-                "`{name}` has no value; write one, or remove the line"
-            )));
+            return Err(malformed(format!("`{name}` has no value; write one, or remove the line")));
         }
         Ok(layer)
     }
@@ -293,9 +271,7 @@ impl SettingsLayer {
             drain_delay: self.drain_delay.or(below.drain_delay),
             reset_format: self.reset_format.or(below.reset_format),
             max_connections: self.max_connections.or(below.max_connections),
-            max_connections_per_peer: self
-                .max_connections_per_peer
-                .or(below.max_connections_per_peer),
+            max_connections_per_peer: self.max_connections_per_peer.or(below.max_connections_per_peer),
             idle_timeout: self.idle_timeout.or(below.idle_timeout),
         }
     }

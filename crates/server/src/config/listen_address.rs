@@ -34,9 +34,9 @@ impl ListenAddress {
     pub(crate) fn is_local(&self) -> bool {
         match self {
             ListenAddress::Off | ListenAddress::Unix(_) => true,
-            ListenAddress::Tcp(text) => text.to_socket_addrs().is_ok_and(|mut addresses| {
-                addresses.all(|address| address.ip().to_canonical().is_loopback())
-            }),
+            ListenAddress::Tcp(text) => text
+                .to_socket_addrs()
+                .is_ok_and(|mut addresses| addresses.all(|address| address.ip().to_canonical().is_loopback())),
         }
     }
 }
@@ -45,18 +45,12 @@ impl FromStr for ListenAddress {
     type Err = ListenAddressError;
 
     fn from_str(text: &str) -> Result<Self, ListenAddressError> {
-        let bad = || ListenAddressError {
-            found: text.escape_default().to_string(),
-        };
+        let bad = || ListenAddressError { found: text.escape_default().to_string() };
         if text == "off" {
             return Ok(ListenAddress::Off);
         }
         if let Some(path) = text.strip_prefix("unix:") {
-            return if path.is_empty() {
-                Err(bad())
-            } else {
-                Ok(ListenAddress::Unix(path.into()))
-            };
+            return if path.is_empty() { Err(bad()) } else { Ok(ListenAddress::Unix(path.into())) };
         }
         let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
         let bracketed = host.starts_with('[') && host.ends_with(']');
@@ -113,13 +107,7 @@ mod tests {
 
     #[test]
     fn an_address_prints_as_it_is_written() {
-        for text in [
-            "127.0.0.1:8080",
-            "[::1]:0",
-            "localhost:80",
-            "unix:/run/tg.sock",
-            "off",
-        ] {
+        for text in ["127.0.0.1:8080", "[::1]:0", "localhost:80", "unix:/run/tg.sock", "off"] {
             assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
         }
     }
@@ -134,23 +122,9 @@ mod tests {
 
     #[test]
     fn an_invalid_address_is_rejected_with_what_to_write() {
-        for text in [
-            "",
-            ":",
-            "99999",
-            "+8080",
-            ":http",
-            "localhost",
-            "localhost:99999",
-            "::1:80",
-            "unix:",
-            "on",
-        ] {
+        for text in ["", ":", "99999", "+8080", ":http", "localhost", "localhost:99999", "::1:80", "unix:", "on"] {
             let error = text.parse::<ListenAddress>().unwrap_err().to_string();
-            assert!(
-                error.ends_with("write host:port, a port, :port, unix:path or off"),
-                "{error}"
-            );
+            assert!(error.ends_with("write host:port, a port, :port, unix:path or off"), "{error}");
         }
     }
 

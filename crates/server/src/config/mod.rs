@@ -120,10 +120,7 @@ impl ServerSettings {
 pub(crate) enum ConfigError {
     /// The file is missing or unreadable.
     #[error("{}: {source}", file.display())]
-    Unreadable {
-        file: PathBuf,
-        source: std::io::Error,
-    },
+    Unreadable { file: PathBuf, source: std::io::Error },
     /// The file is not a valid configuration.
     #[error("{}: {reason}", file.display())]
     Malformed { file: PathBuf, reason: String },
@@ -137,16 +134,11 @@ pub(crate) enum ConfigError {
     #[error(transparent)]
     Environment(#[from] EnvoyCompatError),
     /// No listener is enabled.
-    #[error(
-        "--http, --grpc, --resp and --admin are all off, so no client can connect; open one of them"
-    )]
+    #[error("--http, --grpc, --resp and --admin are all off, so no client can connect; open one of them")]
     NoListener,
     /// A setting that has no effect without another one.
     #[error("{given} needs {missing}; write both, or neither")]
-    MissingSetting {
-        given: &'static str,
-        missing: &'static str,
-    },
+    MissingSetting { given: &'static str, missing: &'static str },
     /// `given` means several nodes, and this node would count alone.
     #[error(
         "{given} needs a store that nodes share, and counters are in memory; name one with --store, or leave {given} out"
@@ -161,9 +153,7 @@ pub(crate) enum ConfigError {
     #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
     ZeroSetting { flag: &'static str },
     /// An entry of a list of names is not a name.
-    #[error(
-        "{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`"
-    )]
+    #[error("{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`")]
     InvalidName { flag: &'static str, found: String },
     /// Less memory than the empty tables take.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
@@ -173,11 +163,6 @@ pub(crate) enum ConfigError {
 impl ConfigError {
     /// Whether a file or the name of a variable is wrong, rather than the value of a setting.
     pub(crate) fn is_file_error(&self) -> bool {
-        matches!(
-            self,
-            ConfigError::Unreadable { .. }
-                | ConfigError::Malformed { .. }
-                | ConfigError::Variable(_)
-        )
+        matches!(self, ConfigError::Unreadable { .. } | ConfigError::Malformed { .. } | ConfigError::Variable(_))
     }
 }

@@ -6,9 +6,7 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// The names of a setting, if it has any.
-pub(super) fn file_names<'de, D: Deserializer<'de>>(
-    file: D,
-) -> Result<Option<Vec<String>>, D::Error> {
+pub(super) fn file_names<'de, D: Deserializer<'de>>(file: D) -> Result<Option<Vec<String>>, D::Error> {
     Ok(Option::<NameList>::deserialize(file)?.map(|list| list.0))
 }
 

@@ -24,24 +24,18 @@ fn duration(text: &str, plain: fn(u64) -> Duration, example: &str) -> Result<Dur
     let written = || parse_duration(text).map(|span| span.duration());
     let bad = || {
         let text = text.escape_default();
-        format!(
-            "`{text}` is not a duration; write a number and ms, s, m, h or d, such as {example}"
-        )
+        format!("`{text}` is not a duration; write a number and ms, s, m, h or d, such as {example}")
     };
     number.or_else(written).ok_or_else(bad)
 }
 
 /// [`seconds`] in a file.
-pub(super) fn file_seconds<'de, D: Deserializer<'de>>(
-    file: D,
-) -> Result<Option<Duration>, D::Error> {
+pub(super) fn file_seconds<'de, D: Deserializer<'de>>(file: D) -> Result<Option<Duration>, D::Error> {
     parse_in_file(file, seconds)
 }
 
 /// [`millis`] in a file.
-pub(super) fn file_millis<'de, D: Deserializer<'de>>(
-    file: D,
-) -> Result<Option<Duration>, D::Error> {
+pub(super) fn file_millis<'de, D: Deserializer<'de>>(file: D) -> Result<Option<Duration>, D::Error> {
     parse_in_file(file, millis)
 }
 
@@ -65,9 +59,7 @@ impl std::str::FromStr for ByteSize {
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || {
             let text = text.escape_default();
-            format!(
-                "`{text}` is not a size; write bytes, or a number and MiB, GiB, MB or GB, such as 512MiB"
-            )
+            format!("`{text}` is not a size; write bytes, or a number and MiB, GiB, MB or GB, such as 512MiB")
         };
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = text.split_at(digits);
@@ -109,20 +101,11 @@ mod tests {
 
     #[test]
     fn a_unit_means_the_same_everywhere() {
-        for (text, want_ms) in [
-            ("5ms", 5),
-            ("0s", 0),
-            ("5s", 5_000),
-            ("10m", 600_000),
-            ("2h", 7_200_000),
-            ("1d", 86_400_000),
-        ] {
+        for (text, want_ms) in
+            [("5ms", 5), ("0s", 0), ("5s", 5_000), ("10m", 600_000), ("2h", 7_200_000), ("1d", 86_400_000)]
+        {
             let want = Ok(Duration::from_millis(want_ms));
-            assert_eq!(
-                (seconds(text), millis(text)),
-                (want.clone(), want),
-                "{text}"
-            );
+            assert_eq!((seconds(text), millis(text)), (want.clone(), want), "{text}");
         }
     }
 

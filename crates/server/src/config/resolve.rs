@@ -90,10 +90,7 @@ impl SettingsLayer {
             max_connections: self.max_connections.unwrap_or(4096),
             max_connections_per_peer: self.max_connections_per_peer,
             // Longer than most proxies keep an idle connection open, so that they close it first.
-            idle_timeout: self
-                .idle_timeout
-                .unwrap_or(Duration::from_secs(60))
-                .max(MIN_IDLE),
+            idle_timeout: self.idle_timeout.unwrap_or(Duration::from_secs(60)).max(MIN_IDLE),
         })
     }
 }
@@ -103,10 +100,7 @@ impl SettingsLayer {
     fn check_zeros(&self) -> Result<(), ConfigError> {
         let zeros = [
             ("--max-connections", self.max_connections == Some(0)),
-            (
-                "--max-connections-per-peer",
-                self.max_connections_per_peer == Some(0),
-            ),
+            ("--max-connections-per-peer", self.max_connections_per_peer == Some(0)),
             ("--idle-timeout", self.idle_timeout == Some(Duration::ZERO)),
             ("--nodes", self.nodes == Some(0)),
             ("--store-budget", self.store_budget == Some(Duration::ZERO)),
@@ -152,9 +146,7 @@ impl SettingsLayer {
         match (&self.grpc_cert, &self.grpc_key) {
             (Some(_), None) => missing_half("--grpc-cert", "--grpc-key"),
             (None, Some(_)) => missing_half("--grpc-key", "--grpc-cert"),
-            (None, None) if self.grpc_client_ca.is_some() => {
-                missing_half("--grpc-client-ca", "--grpc-cert")
-            }
+            (None, None) if self.grpc_client_ca.is_some() => missing_half("--grpc-client-ca", "--grpc-cert"),
             _ if self.grpc_client_san.is_some() && self.grpc_client_ca.is_none() => {
                 missing_half("--grpc-client-san", "--grpc-client-ca")
             }
@@ -187,24 +179,15 @@ fn parse_names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<Stri
 
 /// The maximum age of a connection. The defaults are the reference service's: long enough to cost nothing, short
 /// enough that clients find the new nodes of a fleet within a day.
-pub(super) fn connection_age(
-    max: Option<Duration>,
-    grace: Option<Duration>,
-) -> Option<ConnectionAge> {
+pub(super) fn connection_age(max: Option<Duration>, grace: Option<Duration>) -> Option<ConnectionAge> {
     // A century is as good as any longer time, and no sum with it wraps.
     let bounded = |age: Duration| age.min(Duration::from_secs(u32::MAX.into()));
     let max = bounded(max.unwrap_or(Duration::from_secs(86_400)));
-    (!max.is_zero()).then(|| ConnectionAge {
-        max,
-        grace: bounded(grace.unwrap_or(Duration::from_secs(3_600))),
-    })
+    (!max.is_zero()).then(|| ConnectionAge { max, grace: bounded(grace.unwrap_or(Duration::from_secs(3_600))) })
 }
 
 /// How far clocks may be apart.
-pub(super) fn clock_tolerance(
-    warn: Option<Duration>,
-    alarm: Option<Duration>,
-) -> Result<ClockTolerance, ConfigError> {
+pub(super) fn clock_tolerance(warn: Option<Duration>, alarm: Option<Duration>) -> Result<ClockTolerance, ConfigError> {
     let warn = warn.map_or(Nanos::from_millis(20), Nanos::from);
     let alarm = alarm.map_or(warn.max(Nanos::from_millis(50)), Nanos::from);
     if alarm < warn {

@@ -52,8 +52,9 @@ impl StoreChoice {
         };
         match url.scheme() {
             _ if url.0 == "memory" => Ok(StoreChoice::Memory),
-            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster"
-            | "rediss+cluster" | "unix" => Ok(StoreChoice::Redis(url)),
+            "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" | "unix" => {
+                Ok(StoreChoice::Redis(url))
+            }
             found => Err(UnknownStoreError(found.to_owned())),
         }
     }
@@ -81,12 +82,7 @@ mod tests {
 
     #[test]
     fn an_error_never_contains_a_password() {
-        for url in [
-            "planted@host:6379",
-            "planted",
-            "redis+x://:planted@host",
-            "planted:x",
-        ] {
+        for url in ["planted@host:6379", "planted", "redis+x://:planted@host", "planted:x"] {
             let store = StoreUrl::from(url.to_owned());
             assert!(!format!("{store:?}").contains("planted"));
             let error = StoreChoice::from_url(Some(store)).unwrap_err().to_string();

@@ -11,10 +11,7 @@ fn read_file(text: &str) -> Result<SettingsLayer, ConfigError> {
 
 #[test]
 fn an_upper_layer_overrides_the_settings_that_it_has() {
-    let flags = SettingsLayer {
-        shutdown_timeout: Some(Duration::from_secs(3)),
-        ..SettingsLayer::default()
-    };
+    let flags = SettingsLayer { shutdown_timeout: Some(Duration::from_secs(3)), ..SettingsLayer::default() };
     let below = "shutdown_timeout: 5\nidle_timeout: 7\nhttp: off\nmemory_cap: 1GiB\nreset_format: delta\n\
                  max_connections_per_peer: 9\n";
     let below = read_file(below).unwrap();
@@ -47,13 +44,7 @@ fn an_unknown_name_is_rejected_and_shown() {
 #[test]
 fn an_unknown_store_is_rejected_without_showing_its_password() {
     let store = Some("mongodb://:secret@host".to_owned().into());
-    let error = SettingsLayer {
-        store,
-        ..SettingsLayer::default()
-    }
-    .resolve()
-    .unwrap_err()
-    .to_string();
+    let error = SettingsLayer { store, ..SettingsLayer::default() }.resolve().unwrap_err().to_string();
     let want = "store `mongodb` is unknown; write memory, redis://HOST:PORT, ";
     assert!(error.starts_with(want), "{error}");
     assert!(!error.contains("secret"), "{error}");
@@ -61,10 +52,7 @@ fn an_unknown_store_is_rejected_without_showing_its_password() {
 
 #[test]
 fn an_error_never_shows_a_password() {
-    let texts = [
-        "store: redis://:planted@host\ndrian: 5\n",
-        "store: [redis://:planted@host]\n",
-    ];
+    let texts = ["store: redis://:planted@host\ndrian: 5\n", "store: [redis://:planted@host]\n"];
     for text in texts {
         let error = read_file(text).unwrap_err().to_string();
         assert!(!error.contains("planted"), "{error}");
@@ -73,10 +61,7 @@ fn an_error_never_shows_a_password() {
 
 #[test]
 fn an_alarm_comes_no_sooner_than_its_warning() {
-    assert_eq!(
-        clock_tolerance(None, None).unwrap(),
-        ClockTolerance::default()
-    );
+    assert_eq!(clock_tolerance(None, None).unwrap(), ClockTolerance::default());
     let [sixty, seventy] = [60, 70].map(|millis| Some(Duration::from_millis(millis)));
     let loose = clock_tolerance(seventy, None).unwrap();
     assert_eq!(loose.alarm, Nanos::from_millis(70));
@@ -88,10 +73,7 @@ fn an_alarm_comes_no_sooner_than_its_warning() {
 fn an_age_of_zero_means_no_limit_and_the_maximum_does_not_overflow() {
     assert_eq!(connection_age(Some(Duration::ZERO), None), None);
     let (day, hour) = (Duration::from_secs(86_400), Duration::from_secs(3_600));
-    let default_age = ConnectionAge {
-        max: day,
-        grace: hour,
-    };
+    let default_age = ConnectionAge { max: day, grace: hour };
     assert_eq!(connection_age(None, None), Some(default_age));
     let greatest = connection_age(Some(Duration::MAX), Some(Duration::MAX)).unwrap();
     assert!(greatest.max * 300 > day && greatest.grace > day);
@@ -100,12 +82,7 @@ fn an_age_of_zero_means_no_limit_and_the_maximum_does_not_overflow() {
 /// A template with an empty variable: the store, a password or the rules were treated as not given.
 #[test]
 fn a_name_without_a_value_is_an_error() {
-    for text in [
-        "store:",
-        "rules: ~",
-        "resp_password_file: ''",
-        "http: 8080\nadmin_token_file:",
-    ] {
+    for text in ["store:", "rules: ~", "resp_password_file: ''", "http: 8080\nadmin_token_file:"] {
         let error = read_file(text).unwrap_err().to_string();
         assert!(error.contains("has no value"), "{text}: {error}");
     }
@@ -135,26 +112,15 @@ fn a_file_accepts_durations_sizes_and_addresses_with_units() {
     assert_eq!(settings.memory_cap, ByteSize(256_000_000));
     assert_eq!(settings.http.to_string(), "127.0.0.1:8080");
     assert_eq!(settings.resp.to_string(), "0.0.0.0:6380");
-    let plain = read_file("memory_cap: 67108864\n")
-        .unwrap()
-        .resolve()
-        .unwrap();
+    let plain = read_file("memory_cap: 67108864\n").unwrap().resolve().unwrap();
     assert_eq!(plain.memory_cap, ByteSize(64 << 20));
-    let error = read_file("shutdown_timeout: 5 parsecs\n")
-        .unwrap_err()
-        .to_string();
+    let error = read_file("shutdown_timeout: 5 parsecs\n").unwrap_err().to_string();
     assert!(error.contains("`5 parsecs` is not a duration"), "{error}");
 }
 
 #[test]
 fn zero_connections_nodes_or_milliseconds_are_rejected() {
-    for name in [
-        "max_connections",
-        "max_connections_per_peer",
-        "idle_timeout",
-        "nodes",
-        "store_budget",
-    ] {
+    for name in ["max_connections", "max_connections_per_peer", "idle_timeout", "nodes", "store_budget"] {
         let resolved = read_file(&format!("{name}: 0\n")).unwrap().resolve();
         let message = resolved.err().map(|error| error.to_string());
         let want = format!("--{} is 0,", name.replace('_', "-"));
@@ -169,16 +135,9 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
         let resolved = read_file(text).unwrap().resolve();
         resolved.err().map(|error| error.to_string())
     };
-    for alone in [
-        "require_store: true\n",
-        "nodes: 3\n",
-        "nodes: 3\nstore: memory\n",
-    ] {
+    for alone in ["require_store: true\n", "nodes: 3\n", "nodes: 3\nstore: memory\n"] {
         let message = error_of(alone).unwrap_or_default();
-        assert!(
-            message.contains("name one with --store"),
-            "{alone}{message}"
-        );
+        assert!(message.contains("name one with --store"), "{alone}{message}");
     }
     for right in [
         "require_store: false\n",
@@ -210,21 +169,10 @@ fn blanks_around_names_are_ignored_and_an_invalid_name_is_an_error() {
         assert_eq!(settings.grpc_tls.unwrap().client_names, want);
     }
     assert_eq!(resolved("a.example").unwrap().admin_hosts, ["a.example"]);
-    for bad in [
-        "['']",
-        "[a, ' ']",
-        "['a b']",
-        "['*.example']",
-        "['a,b']",
-        "'a,,b'",
-        "a, b c",
-        "'a, *.b'",
-    ] {
+    for bad in ["['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']", "'a,,b'", "a, b c", "'a, *.b'"] {
         let wrong = resolved(bad).unwrap_err().to_string();
         assert!(wrong.contains("which is no name; write"), "{wrong}");
-        let host = read_file(&format!("admin_host: {bad}\n"))
-            .unwrap()
-            .resolve();
+        let host = read_file(&format!("admin_host: {bad}\n")).unwrap().resolve();
         let wrong = host.unwrap_err().to_string();
         assert!(wrong.starts_with("--admin-host has `"), "{wrong}");
     }

@@ -35,9 +35,7 @@ impl ClusterExamination {
                 Err(error) => lost.push((server, error)),
             }
         }
-        self.reachability(&open, &lost)
-            .into_iter()
-            .for_each(&mut *report);
+        self.reachability(&open, &lost).into_iter().for_each(&mut *report);
         let unserved: Vec<_> = lost.iter().map(|(server, _)| *server).collect();
         report(hash_slots(self.unowned_slots, &unserved));
         let mut has_replied = lost.iter().any(|(_, error)| !error.is_silence());
@@ -56,26 +54,16 @@ impl ClusterExamination {
             }
             findings_by_server.push((connection.address().to_owned(), findings));
         }
-        merge_findings(findings_by_server)
-            .into_iter()
-            .for_each(&mut *report);
+        merge_findings(findings_by_server).into_iter().for_each(&mut *report);
         if !is_secret_seen {
             let found = "cannot be read: no server serves the hash slot of tg:ctl:secret";
             report(DoctorFinding::warn("secret", found, "see slots"));
         }
-        if has_replied {
-            Reached::Yes
-        } else {
-            Reached::No
-        }
+        if has_replied { Reached::Yes } else { Reached::No }
     }
 
     /// Which servers reply and which do not.
-    fn reachability(
-        &self,
-        open: &[AdminConnection],
-        lost: &[(&RedisServer, RedisStoreError)],
-    ) -> Vec<DoctorFinding> {
+    fn reachability(&self, open: &[AdminConnection], lost: &[(&RedisServer, RedisStoreError)]) -> Vec<DoctorFinding> {
         let mut findings = Vec::new();
         if !open.is_empty() {
             let replying: Vec<_> = open.iter().map(AdminConnection::address).collect();
@@ -85,8 +73,7 @@ impl ClusterExamination {
         for (server, error) in lost {
             let problem = error.problem();
             let found = format!("{problem}, so nothing else of it could be seen");
-            findings
-                .push(DoctorFinding::fail("reach", found, error.cure()).at(vec![server.address()]));
+            findings.push(DoctorFinding::fail("reach", found, error.cure()).at(vec![server.address()]));
         }
         for (seed, error) in &self.unreachable {
             if lost.iter().all(|(server, _)| server.address() != *seed) {
@@ -111,30 +98,21 @@ fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
     if unserved == 0 {
         return DoctorFinding::ok(check, format!("all {HASH_SLOTS} are served"));
     }
-    let mut owners: Vec<String> = lost
-        .iter()
-        .map(|(address, slots)| format!("{slots} of {address}, which cannot be used"))
-        .collect();
+    let mut owners: Vec<String> =
+        lost.iter().map(|(address, slots)| format!("{slots} of {address}, which cannot be used")).collect();
     let mut cures = Vec::new();
     if !lost.is_empty() {
         cures.push("restart the primary or fail over to a replica");
     }
     if unowned > 0 {
         owners.push(format!("{unowned} without an owner"));
-        cures.push(
-            "assign those without an owner to a primary with redis-cli --cluster fix HOST:PORT",
-        );
+        cures.push("assign those without an owner to a primary with redis-cli --cluster fix HOST:PORT");
     }
-    let found = format!(
-        "{unserved} of {HASH_SLOTS} are not served: {}",
-        owners.join(", ")
-    );
+    let found = format!("{unserved} of {HASH_SLOTS} are not served: {}", owners.join(", "));
     DoctorFinding::fail(check, found, cures.join("; "))
 }
 
-pub(super) async fn full_coverage(
-    connection: &AdminConnection,
-) -> Result<DoctorFinding, SilentServer> {
+pub(super) async fn full_coverage(connection: &AdminConnection) -> Result<DoctorFinding, SilentServer> {
     let required = config_setting(connection, "cluster-require-full-coverage").await?;
     Ok(coverage(&required))
 }
@@ -144,10 +122,7 @@ fn coverage(required: &ProbeResult<String>) -> DoctorFinding {
     let what = "whether keys are served while a primary is missing";
     match required.as_deref() {
         Err(error) => DoctorFinding::hidden(check, what, error, "+config|get"),
-        Ok("no") => DoctorFinding::ok(
-            check,
-            "while a primary is missing the others serve their keys",
-        ),
+        Ok("no") => DoctorFinding::ok(check, "while a primary is missing the others serve their keys"),
         Ok(_) => {
             let found = "while one primary is missing every key is rejected";
             DoctorFinding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
@@ -165,9 +140,7 @@ fn merge_findings(findings_by_server: Vec<(String, Vec<DoctorFinding>)>) -> Vec<
                 at.push(server.clone());
                 continue;
             }
-            let last = by_finding
-                .iter()
-                .rposition(|(known, _)| known.is_same_check(&finding));
+            let last = by_finding.iter().rposition(|(known, _)| known.is_same_check(&finding));
             let place = last.map_or(by_finding.len(), |last| last + 1);
             by_finding.insert(place, (finding, vec![server.clone()]));
         }
@@ -205,10 +178,7 @@ mod tests {
             ]
         );
         assert_eq!(merged[1].json()["at"], serde_json::json!(["a:1", "c:1"]));
-        assert_eq!(
-            merge_findings(vec![of("a:1", "x")])[1].line(),
-            "ok    eviction     a:1: x"
-        );
+        assert_eq!(merge_findings(vec![of("a:1", "x")])[1].line(), "ok    eviction     a:1: x");
     }
 
     #[test]
@@ -216,21 +186,9 @@ mod tests {
         let lost = [("a:1".to_owned(), 100)];
         for (unowned, lost, want) in [
             (0, &[][..], "ok    slots        all 16384 are served"),
-            (
-                5,
-                &[],
-                "FAIL  slots        5 of 16384 are not served: 5 without an owner; ",
-            ),
-            (
-                0,
-                &lost[..],
-                "FAIL  slots        100 of 16384 are not served: 100 of a:1,",
-            ),
-            (
-                5,
-                &lost,
-                "FAIL  slots        105 of 16384 are not served: 100 of a:1,",
-            ),
+            (5, &[], "FAIL  slots        5 of 16384 are not served: 5 without an owner; "),
+            (0, &lost[..], "FAIL  slots        100 of 16384 are not served: 100 of a:1,"),
+            (5, &lost, "FAIL  slots        105 of 16384 are not served: 100 of a:1,"),
         ] {
             let line = judge_hash_slots(unowned, lost).line();
             assert!(line.starts_with(want), "{line}");

@@ -39,54 +39,24 @@ enum FindingScope {
 
 impl DoctorFinding {
     pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        DoctorFinding {
-            check,
-            grade: Grade::Ok,
-            found: found.into(),
-            cure: None,
-            scope: FindingScope::Store,
-        }
+        DoctorFinding { check, grade: Grade::Ok, found: found.into(), cure: None, scope: FindingScope::Store }
     }
 
-    pub(super) fn warn(
-        check: &'static str,
-        found: impl Into<String>,
-        cure: impl Into<String>,
-    ) -> Self {
-        DoctorFinding {
-            grade: Grade::Warn,
-            cure: Some(cure.into()),
-            ..DoctorFinding::ok(check, found)
-        }
+    pub(super) fn warn(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
+        DoctorFinding { grade: Grade::Warn, cure: Some(cure.into()), ..DoctorFinding::ok(check, found) }
     }
 
-    pub(super) fn fail(
-        check: &'static str,
-        found: impl Into<String>,
-        cure: impl Into<String>,
-    ) -> Self {
-        DoctorFinding {
-            grade: Grade::Fail,
-            ..DoctorFinding::warn(check, found, cure)
-        }
+    pub(super) fn fail(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
+        DoctorFinding { grade: Grade::Fail, ..DoctorFinding::warn(check, found, cure) }
     }
 
     /// Something that the user has no permission to see. Not a failure: counting does not need it.
-    pub(super) fn hidden(
-        check: &'static str,
-        what: &str,
-        error: &RedisStoreError,
-        permission: &str,
-    ) -> Self {
+    pub(super) fn hidden(check: &'static str, what: &str, error: &RedisStoreError, permission: &str) -> Self {
         let cure = match error.missing_permission() {
             Some(_) => format!("grant {permission} to see it"),
             None => "see the server's log".to_owned(),
         };
-        DoctorFinding::warn(
-            check,
-            format!("{what} cannot be seen: {}", error.code()),
-            cure,
-        )
+        DoctorFinding::warn(check, format!("{what} cannot be seen: {}", error.code()), cure)
     }
 
     /// The same finding, about these servers.
@@ -128,11 +98,7 @@ impl DoctorFinding {
             line.push_str(cure);
         }
         let escaped = |c: char| {
-            if is_unsafe(c) {
-                c.escape_unicode().to_string()
-            } else {
-                c.to_string()
-            }
+            if is_unsafe(c) { c.escape_unicode().to_string() } else { c.to_string() }
         };
         line.chars().map(escaped).collect()
     }
@@ -165,10 +131,7 @@ mod tests {
     #[test]
     fn a_finding_is_one_line_whatever_text_a_server_sent() {
         let finding = DoctorFinding::warn("version", "Redis 6\r\nok    secret", "use another");
-        assert_eq!(
-            finding.line(),
-            r"warn  version      Redis 6\u{d}\u{a}ok    secret; use another"
-        );
+        assert_eq!(finding.line(), r"warn  version      Redis 6\u{d}\u{a}ok    secret; use another");
         let plain = DoctorFinding::ok("nodes", "none");
         assert_eq!(plain.line(), "ok    nodes        none");
         assert_eq!(plain.json()["cure"], Value::Null);

@@ -21,11 +21,7 @@ pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFind
             return DoctorFinding::hidden(check, "the registered nodes", error, "+hgetall +time");
         }
     };
-    match registered
-        .iter()
-        .filter(|node| node.ago <= HEARTBEAT_TIMEOUT)
-        .count()
-    {
+    match registered.iter().filter(|node| node.ago <= HEARTBEAT_TIMEOUT).count() {
         0 => DoctorFinding::ok(check, "none is registered"),
         1 => DoctorFinding::ok(check, "1 is registered"),
         some => DoctorFinding::ok(check, format!("{some} are registered")),
@@ -33,18 +29,11 @@ pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFind
 }
 
 /// Compares the secret in the store with the one in `file`. A bad file is a finding too.
-pub(super) async fn secret(
-    connection: &AdminConnection,
-    file: Option<&Path>,
-) -> Result<DoctorFinding, SilentServer> {
+pub(super) async fn secret(connection: &AdminConnection, file: Option<&Path>) -> Result<DoctorFinding, SilentServer> {
     let own = match file.map(secret_file::read).transpose() {
         Ok(own) => own,
         Err(reason) => {
-            return Ok(DoctorFinding::fail(
-                "secret",
-                reason,
-                "correct --secret-file",
-            ));
+            return Ok(DoctorFinding::fail("secret", reason, "correct --secret-file"));
         }
     };
     let stored = unless_silent(connection.secret(own.as_ref()).await)?;
@@ -58,19 +47,14 @@ fn judge_secret(stored: &ProbeResult<StoredSecret>, own: Option<&Secret>) -> Doc
         Err(error) => return DoctorFinding::hidden(check, "the secret", error, "+get on ~tg:*"),
     };
     match stored {
-        StoredSecret::None if own.is_some() => DoctorFinding::ok(
-            check,
-            "none there yet; the first node brings the one of --secret-file",
-        ),
+        StoredSecret::None if own.is_some() => {
+            DoctorFinding::ok(check, "none there yet; the first node brings the one of --secret-file")
+        }
         StoredSecret::None => DoctorFinding::ok(check, "none there yet; the first node makes one"),
         StoredSecret::Ours => DoctorFinding::ok(check, "the one of --secret-file"),
         StoredSecret::Check => {
             let found = "the nodes have it from a file";
-            DoctorFinding::warn(
-                check,
-                found,
-                "give --secret-file to see whether yours is theirs",
-            )
+            DoctorFinding::warn(check, found, "give --secret-file to see whether yours is theirs")
         }
         StoredSecret::Whole => {
             let found = "in the store itself: a new node that first joins a store which lost it \
@@ -95,15 +79,10 @@ mod tests {
 
     #[test]
     fn a_node_without_a_recent_heartbeat_does_not_count() {
-        let registered = |secs| RegisteredNode {
-            node: NodeId(secs),
-            ago: Nanos::from_secs(secs),
-        };
-        for (ago, want) in [
-            (&[][..], "none is registered"),
-            (&[1, 60], "1 is registered"),
-            (&[0, 3, 4], "2 are registered"),
-        ] {
+        let registered = |secs| RegisteredNode { node: NodeId(secs), ago: Nanos::from_secs(secs) };
+        for (ago, want) in
+            [(&[][..], "none is registered"), (&[1, 60], "1 is registered"), (&[0, 3, 4], "2 are registered")]
+        {
             let line = nodes(&Ok(ago.iter().copied().map(registered).collect())).line();
             assert!(line.ends_with(want), "{line}");
         }

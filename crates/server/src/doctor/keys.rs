@@ -41,9 +41,7 @@ pub(super) struct KeySample {
 }
 
 /// Scans until all keys are seen, or until the time or the number of keys reaches its maximum.
-pub(super) async fn sample_keys(
-    connection: &AdminConnection,
-) -> Result<ProbeResult<KeySample>, SilentServer> {
+pub(super) async fn sample_keys(connection: &AdminConnection) -> Result<ProbeResult<KeySample>, SilentServer> {
     let (began, mut sample) = (Instant::now(), KeySample::default());
     let mut cursor = b"0".to_vec();
     while began.elapsed() < SCAN_TIME && sample.scanned < MAX_SCANNED_KEYS {
@@ -53,10 +51,7 @@ pub(super) async fn sample_keys(
             Ok(reply) => parse_scan_reply(reply, &mut cursor),
         };
         sample.scanned += keys.len() as u64;
-        let ours: Vec<Vec<u8>> = keys
-            .into_iter()
-            .filter(|key| key.starts_with(KEY_PREFIX))
-            .collect();
+        let ours: Vec<Vec<u8>> = keys.into_iter().filter(|key| key.starts_with(KEY_PREFIX)).collect();
         sample.ours += ours.len() as u64;
         sample.measure_memory(connection, &ours).await?;
         sample.check_expiry(connection, &ours).await?;
@@ -90,16 +85,10 @@ fn parse_scan_reply(reply: RespValue, cursor: &mut Vec<u8>) -> Vec<Vec<u8>> {
 
 impl KeySample {
     /// Measures the memory of some keys.
-    async fn measure_memory(
-        &mut self,
-        connection: &AdminConnection,
-        ours: &[Vec<u8>],
-    ) -> Result<(), SilentServer> {
+    async fn measure_memory(&mut self, connection: &AdminConnection, ours: &[Vec<u8>]) -> Result<(), SilentServer> {
         let room = usize::try_from(MAX_MEASURED_KEYS.saturating_sub(self.measured)).unwrap_or(0);
         let some = &ours[..ours.len().min(room)];
-        let replies = self
-            .query_each(connection, &[b"MEMORY", b"USAGE"], some, MEMORY_PERMISSION)
-            .await?;
+        let replies = self.query_each(connection, &[b"MEMORY", b"USAGE"], some, MEMORY_PERMISSION).await?;
         for bytes in replies.into_iter().flatten() {
             self.measured += 1;
             self.bytes += u64::try_from(bytes).unwrap_or(0);
@@ -108,19 +97,10 @@ impl KeySample {
     }
 
     /// Reads the expiry of counters.
-    async fn check_expiry(
-        &mut self,
-        connection: &AdminConnection,
-        ours: &[Vec<u8>],
-    ) -> Result<(), SilentServer> {
-        let counters = ours
-            .iter()
-            .filter(|key| key.starts_with(COUNTER_PREFIX))
-            .cloned();
+    async fn check_expiry(&mut self, connection: &AdminConnection, ours: &[Vec<u8>]) -> Result<(), SilentServer> {
+        let counters = ours.iter().filter(|key| key.starts_with(COUNTER_PREFIX)).cloned();
         let counters: Vec<Vec<u8>> = counters.collect();
-        let replies = self
-            .query_each(connection, &[b"TTL"], &counters, TTL_PERMISSION)
-            .await?;
+        let replies = self.query_each(connection, &[b"TTL"], &counters, TTL_PERMISSION).await?;
         for (key, left) in counters.iter().zip(replies) {
             self.counters += 1;
             if left == Some(-1) {
@@ -143,16 +123,10 @@ impl KeySample {
         if keys.is_empty() || self.denied_permissions.contains(&permission) {
             return Ok(Vec::new());
         }
-        let commands: Vec<Vec<&[u8]>> = keys
-            .iter()
-            .map(|key| verb.iter().copied().chain([key.as_slice()]).collect())
-            .collect();
+        let commands: Vec<Vec<&[u8]>> =
+            keys.iter().map(|key| verb.iter().copied().chain([key.as_slice()]).collect()).collect();
         let replies = unless_silent(connection.query_each(&commands).await)?.unwrap_or_default();
-        let denied = |reply: &ProbeResult<RespValue>| {
-            reply
-                .as_ref()
-                .is_err_and(|f| f.missing_permission().is_some())
-        };
+        let denied = |reply: &ProbeResult<RespValue>| reply.as_ref().is_err_and(|f| f.missing_permission().is_some());
         if replies.iter().any(denied) {
             self.denied_permissions.push(permission);
             return Ok(Vec::new());
@@ -180,29 +154,19 @@ pub(super) fn expiry(sample: &ProbeResult<KeySample>) -> DoctorFinding {
     let of = if sample.is_complete {
         format!("{counters} counters")
     } else {
-        format!(
-            "{counters} counters among the first {} keys",
-            sample.scanned
-        )
+        format!("{counters} counters among the first {} keys", sample.scanned)
     };
     match &sample.example {
         None => DoctorFinding::ok(check, format!("{of}, each will expire")),
         Some(example) => {
-            let found = format!(
-                "{of}, {} never expire, such as {example}",
-                sample.without_expiry
-            );
+            let found = format!("{of}, {} never expire, such as {example}", sample.without_expiry);
             let cure = "delete them; another program wrote them, or removed their expiry";
             DoctorFinding::warn(check, found, cure)
         }
     }
 }
 
-pub(super) fn memory(
-    sample: &ProbeResult<KeySample>,
-    info: &ProbeResult<ServerInfo>,
-    database: i64,
-) -> DoctorFinding {
+pub(super) fn memory(sample: &ProbeResult<KeySample>, info: &ProbeResult<ServerInfo>, database: i64) -> DoctorFinding {
     let check = "memory";
     let sample = match sample {
         Ok(sample) => sample,
@@ -226,10 +190,7 @@ pub(super) fn memory(
     };
     let beside = format!("{about}{keys} keys tg:*, {others} others");
     if sample.denied_permissions.contains(&MEMORY_PERMISSION) {
-        return DoctorFinding::ok(
-            check,
-            format!("{beside}; their memory is seen with {MEMORY_PERMISSION}"),
-        );
+        return DoctorFinding::ok(check, format!("{beside}; their memory is seen with {MEMORY_PERMISSION}"));
     }
     let bytes = scaled(sample.bytes, keys, sample.measured);
     DoctorFinding::ok(check, format!("{beside}; ours take about {}", size(bytes)))
@@ -262,13 +223,7 @@ mod tests {
 
     #[test]
     fn a_counter_without_expiry_is_a_warning() {
-        let mut sample = KeySample {
-            scanned: 9,
-            is_complete: true,
-            ours: 7,
-            counters: 5,
-            ..KeySample::default()
-        };
+        let mut sample = KeySample { scanned: 9, is_complete: true, ours: 7, counters: 5, ..KeySample::default() };
         let fine = "ok    expiry       5 counters, each will expire";
         check(expiry(&Ok(sample.clone())), fine);
         sample.without_expiry = 2;
@@ -277,22 +232,13 @@ mod tests {
         assert!(line.starts_with("warn") && line.contains("2 never expire, such as tg:{a}:b"));
         sample.denied_permissions.push(TTL_PERMISSION);
         let line = expiry(&Ok(sample)).line();
-        assert!(
-            line.starts_with("warn") && line.ends_with("grant +ttl to see it"),
-            "{line}"
-        );
+        assert!(line.starts_with("warn") && line.ends_with("grant +ttl to see it"), "{line}");
     }
 
     #[test]
     fn keys_beyond_the_sample_are_estimated() {
-        let mut sample = KeySample {
-            scanned: 100,
-            is_complete: true,
-            ours: 50,
-            measured: 10,
-            bytes: 2_000,
-            ..KeySample::default()
-        };
+        let mut sample =
+            KeySample { scanned: 100, is_complete: true, ours: 50, measured: 10, bytes: 2_000, ..KeySample::default() };
         let info = Ok(ServerInfo::parse("db3:keys=1000,expires=5"));
         let all = "ok    memory       50 keys tg:*, 50 others; ours take about 9.8 KiB";
         check(memory(&Ok(sample.clone()), &info, 3), all);

@@ -23,9 +23,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate::resilience::ClockTolerance;
-use tidegate::stores::redis::{
-    AdminConnection, RedisConfig, RedisServer, RedisStoreError, RedisTopology,
-};
+use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError, RedisTopology};
 use tokio::time::sleep;
 
 use self::cluster::ClusterExamination;
@@ -74,9 +72,7 @@ pub(crate) async fn examine(
     };
     match announce_if_slow("the store", announce, RedisTopology::find(&config)).await {
         Err(error) => report_unusable(&error, report),
-        Ok(RedisTopology::SingleServer(server)) => {
-            examine_single(&server, &config, options, report, announce).await
-        }
+        Ok(RedisTopology::SingleServer(server)) => examine_single(&server, &config, options, report, announce).await,
         Ok(RedisTopology::Sentinel { primary, sentinels }) => {
             let named = primary.as_ref().ok().map(RedisServer::address);
             report(sentinel::agreement(&sentinels, named.as_deref()));
@@ -85,16 +81,8 @@ pub(crate) async fn examine(
                 Err(error) => report_unusable(&error, report),
             }
         }
-        Ok(RedisTopology::Cluster {
-            primaries,
-            unowned,
-            unreachable: silent,
-        }) => {
-            let cluster = ClusterExamination {
-                primaries,
-                unowned_slots: unowned,
-                unreachable: silent,
-            };
+        Ok(RedisTopology::Cluster { primaries, unowned, unreachable: silent }) => {
+            let cluster = ClusterExamination { primaries, unowned_slots: unowned, unreachable: silent };
             cluster.examine(options, &config, report, announce).await
         }
     }
@@ -125,11 +113,7 @@ async fn examine_single(
 
 fn report_unusable(error: &RedisStoreError, report: &mut impl FnMut(DoctorFinding)) -> Reached {
     report(unreachable_store(error));
-    if error.is_silence() {
-        Reached::No
-    } else {
-        Reached::Yes
-    }
+    if error.is_silence() { Reached::No } else { Reached::Yes }
 }
 
 /// The connection or the login failed.
@@ -163,32 +147,19 @@ async fn examine_server(
         Some(_) => ServerTopology::ClusterMember,
         None => ServerTopology::Standalone,
     };
-    if let (ServerTopology::Standalone, Some(wrong)) =
-        (topology, persistence::cluster_member_alone(&info))
-    {
+    if let (ServerTopology::Standalone, Some(wrong)) = (topology, persistence::cluster_member_alone(&info)) {
         report(wrong);
         return Ok(());
     }
     let pings = announce_if_slow("the round trip", announce, server::pings(connection)).await?;
     report(server::round_trip(pings, options.budget));
-    let reading = announce_if_slow(
-        "the clock",
-        announce,
-        server::clock_exchanges(connection, options.clock),
-    )
-    .await?;
+    let reading = announce_if_slow("the clock", announce, server::clock_exchanges(connection, options.clock)).await?;
     report(server::clock(&reading));
     report(persistence::eviction(&info));
     let prefix = prefix(connection.tag());
-    let trials = announce_if_slow(
-        "permissions",
-        announce,
-        permissions::try_commands(connection, &prefix),
-    )
-    .await?;
+    let trials = announce_if_slow("permissions", announce, permissions::try_commands(connection, &prefix)).await?;
     report(permissions::permissions(&trials));
-    let self_test =
-        announce_if_slow("scripts", announce, scripts::self_test(connection, &prefix)).await?;
+    let self_test = announce_if_slow("scripts", announce, scripts::self_test(connection, &prefix)).await?;
     report(scripts::scripts(&self_test, &info));
     let saving = persistence::persistence_settings(connection).await?;
     report(persistence::persistence(&info, &saving));
@@ -215,11 +186,7 @@ fn prefix(tag: Option<&str>) -> String {
 }
 
 /// Runs `work`, and announces it if it takes long.
-async fn announce_if_slow<T>(
-    what: &str,
-    announce: &impl Fn(&str),
-    work: impl Future<Output = T>,
-) -> T {
+async fn announce_if_slow<T>(what: &str, announce: &impl Fn(&str), work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     tokio::select! {
         done = &mut work => return done,

@@ -62,10 +62,7 @@ pub(super) async fn try_commands(
         ("zcount", &[b"ZCOUNT", scores, b"0", b"1"]),
         ("zrangebyscore", &[b"ZRANGEBYSCORE", scores, b"0", b"1"]),
         ("zrange", &[b"ZRANGE", scores, b"-1", b"-1"]),
-        (
-            "zremrangebyscore",
-            &[b"ZREMRANGEBYSCORE", scores, b"2", b"3"],
-        ),
+        ("zremrangebyscore", &[b"ZREMRANGEBYSCORE", scores, b"2", b"3"]),
         ("zrem", &[b"ZREM", scores, b"a"]),
         ("unlink", &[b"UNLINK", scores]),
         ("del", &[b"DEL", text, hash, scores]),
@@ -94,10 +91,7 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
         let of_kind = errors().filter(move |(_, error)| error.missing_permission() == Some(what));
         of_kind.map(|(command, _)| command).collect::<Vec<_>>()
     };
-    let (commands, keys) = (
-        denied_commands(MissingPermission::Command),
-        denied_commands(MissingPermission::Key),
-    );
+    let (commands, keys) = (denied_commands(MissingPermission::Command), denied_commands(MissingPermission::Key));
     if !commands.is_empty() {
         return missing_commands(check, &commands);
     }
@@ -105,14 +99,11 @@ pub(super) fn permissions(trials: &[CommandTrial]) -> DoctorFinding {
         let found = format!("the user may run {command}, but not on keys that begin with tg:");
         return DoctorFinding::fail(check, found, "ACL SETUSER USER ~tg:*");
     }
-    let (read_only, other): (Vec<_>, Vec<_>) =
-        errors().partition(|(_, error)| error.code() == "READONLY");
+    let (read_only, other): (Vec<_>, Vec<_>) = errors().partition(|(_, error)| error.code() == "READONLY");
     match (other.first(), read_only.is_empty()) {
-        (Some((command, error)), _) => DoctorFinding::fail(
-            check,
-            format!("{command} is rejected: {}", error.problem()),
-            error.cure(),
-        ),
+        (Some((command, error)), _) => {
+            DoctorFinding::fail(check, format!("{command} is rejected: {}", error.problem()), error.cure())
+        }
         (None, false) => {
             let found = "commands that write cannot be tried on a replica";
             DoctorFinding::warn(check, found, "connect to the primary")
@@ -126,11 +117,6 @@ fn missing_commands(check: &'static str, commands: &[&str]) -> DoctorFinding {
     let permissions: Vec<String> = commands.iter().map(|name| format!("+{name}")).collect();
     let found = format!("the user may not run {}", commands.join(", "));
     let cure = format!("ACL SETUSER USER {}", permissions.join(" "));
-    let is_optional =
-        commands.contains(&"eval_ro") && commands.iter().all(|name| name.ends_with("_ro"));
-    if is_optional {
-        DoctorFinding::warn(check, found, cure)
-    } else {
-        DoctorFinding::fail(check, found, cure)
-    }
+    let is_optional = commands.contains(&"eval_ro") && commands.iter().all(|name| name.ends_with("_ro"));
+    if is_optional { DoctorFinding::warn(check, found, cure) } else { DoctorFinding::fail(check, found, cure) }
 }

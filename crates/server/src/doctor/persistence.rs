@@ -22,11 +22,7 @@ pub(super) fn eviction(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     };
     let used = info.number("used_memory").unwrap_or(0);
     let Some((max, policy)) = info.number("maxmemory").zip(info.text("maxmemory_policy")) else {
-        return DoctorFinding::warn(
-            check,
-            "the server does not report its policy",
-            "see its settings",
-        );
+        return DoctorFinding::warn(check, "the server does not report its policy", "see its settings");
     };
     if max == 0 {
         let found = format!("{} in use, no maxmemory: nothing is evicted", size(used));
@@ -88,12 +84,7 @@ pub(super) fn persistence(
     let settings = match settings {
         Ok(settings) => settings,
         Err(error) if !append_only => {
-            return DoctorFinding::hidden(
-                check,
-                "whether snapshots are made",
-                error,
-                "+config|get",
-            );
+            return DoctorFinding::hidden(check, "whether snapshots are made", error, "+config|get");
         }
         Err(_) => return DoctorFinding::ok(check, "append-only file: a restart forgets little"),
     };
@@ -148,10 +139,7 @@ pub(super) enum ServerTopology {
     ClusterMember,
 }
 
-pub(super) fn replication(
-    info: &ProbeResult<ServerInfo>,
-    topology: ServerTopology,
-) -> DoctorFinding {
+pub(super) fn replication(info: &ProbeResult<ServerInfo>, topology: ServerTopology) -> DoctorFinding {
     let check = REPLICATION;
     let info = match info {
         Ok(info) => info,
@@ -188,9 +176,7 @@ fn replica_lag(check: &'static str, info: &ServerInfo, replicas: u64) -> DoctorF
         silent = silent.max(number(&name, "lag").unwrap_or(0));
         away += u64::from(info.subfield(&name, "state") != Some("online"));
     }
-    let found = format!(
-        "primary of {replicas}, the last {behind} bytes behind and last seen {silent} s ago"
-    );
+    let found = format!("primary of {replicas}, the last {behind} bytes behind and last seen {silent} s ago");
     let cure = "see the logs of the replicas; what they lack is lost when they take over";
     if away > 0 || silent >= MAX_LAG_SECS {
         DoctorFinding::warn(check, format!("{found}, {away} not online"), cure)
@@ -219,58 +205,27 @@ mod tests {
             let text = format!("used_memory:{used}\nmaxmemory:{max}\nmaxmemory_policy:{policy}");
             eviction(&info(&text))
         };
-        check(
-            finding_for(0, 5, "allkeys-lru"),
-            "ok ",
-            "nothing is evicted",
-        );
+        check(finding_for(0, 5, "allkeys-lru"), "ok ", "nothing is evicted");
         check(finding_for(100, 5, "noeviction"), "ok ", "noeviction");
         check(finding_for(100, 5, "allkeys-lru"), "warn", "forgotten");
         check(finding_for(100, 5, "volatile-ttl"), "warn", "noeviction");
-        check(
-            finding_for(100, 95, "noeviction"),
-            "warn",
-            "raise maxmemory",
-        );
+        check(finding_for(100, 95, "noeviction"), "warn", "raise maxmemory");
         check(eviction(&info("")), "warn", "does not report");
     }
 
     #[test]
     fn persistence_reports_what_a_restart_loses() {
         let saving = |snapshots: &str, fsync: &str| {
-            Ok(PersistenceSettings {
-                snapshots: snapshots.to_owned(),
-                fsync: fsync.to_owned(),
-            })
+            Ok(PersistenceSettings { snapshots: snapshots.to_owned(), fsync: fsync.to_owned() })
         };
         let finding_for = |text, saving| persistence(&info(text), &saving);
-        check(
-            finding_for("aof_enabled:0", saving("", "everysec")),
-            "ok ",
-            "every count",
-        );
-        check(
-            finding_for("aof_enabled:1", saving("", "everysec")),
-            "ok ",
-            "last second",
-        );
-        check(
-            finding_for("aof_enabled:1", saving("", "always")),
-            "ok ",
-            "forgets nothing",
-        );
+        check(finding_for("aof_enabled:0", saving("", "everysec")), "ok ", "every count");
+        check(finding_for("aof_enabled:1", saving("", "everysec")), "ok ", "last second");
+        check(finding_for("aof_enabled:1", saving("", "always")), "ok ", "forgets nothing");
         let text = "aof_enabled:0\nrdb_changes_since_last_save:7";
-        check(
-            finding_for(text, saving("60 1", "everysec")),
-            "ok ",
-            "7 changes",
-        );
+        check(finding_for(text, saving("60 1", "everysec")), "ok ", "7 changes");
         let text = "aof_enabled:0\nrdb_last_bgsave_status:err";
-        check(
-            finding_for(text, saving("60 1", "everysec")),
-            "warn",
-            "snapshot",
-        );
+        check(finding_for(text, saving("60 1", "everysec")), "warn", "snapshot");
     }
 
     #[test]
@@ -283,33 +238,15 @@ mod tests {
     #[test]
     fn a_replica_cannot_count_and_a_primary_lists_its_replicas() {
         let finding_for = |text: &str| replication(&info(text), ServerTopology::Standalone);
-        check(
-            finding_for("role:slave\nmaster_host:h\nmaster_port:1"),
-            "FAIL",
-            "h:1",
-        );
+        check(finding_for("role:slave\nmaster_host:h\nmaster_port:1"), "FAIL", "h:1");
         let bare = "role:master\nconnected_slaves:0";
         check(finding_for(bare), "ok ", "without a replica");
         let in_cluster = replication(&info(bare), ServerTopology::ClusterMember);
         check(in_cluster, "warn", "without a replica");
-        let with = |slave: &str| {
-            format!("role:master\nconnected_slaves:1\nmaster_repl_offset:90\nslave0:{slave}")
-        };
+        let with = |slave: &str| format!("role:master\nconnected_slaves:1\nmaster_repl_offset:90\nslave0:{slave}");
         let good = with("ip=a,port=1,state=online,offset=80,lag=1");
-        check(
-            finding_for(&good),
-            "ok ",
-            "10 bytes behind and last seen 1 s ago",
-        );
-        check(
-            finding_for(&with("ip=a,state=online,offset=80,lag=60")),
-            "warn",
-            "60 s ago",
-        );
-        check(
-            finding_for(&with("ip=a,state=wait_bgsave,offset=0,lag=0")),
-            "warn",
-            "1 not online",
-        );
+        check(finding_for(&good), "ok ", "10 bytes behind and last seen 1 s ago");
+        check(finding_for(&with("ip=a,state=online,offset=80,lag=60")), "warn", "60 s ago");
+        check(finding_for(&with("ip=a,state=wait_bgsave,offset=0,lag=0")), "warn", "1 not online");
     }
 }

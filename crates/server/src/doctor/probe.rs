@@ -12,9 +12,7 @@ pub(crate) struct SilentServer(pub(super) RedisStoreError);
 pub(super) type ProbeResult<T> = Result<T, RedisStoreError>;
 
 /// Passes replies and error replies on; a missing reply ends the examination.
-pub(super) fn unless_silent<T>(
-    result: Result<T, RedisStoreError>,
-) -> Result<ProbeResult<T>, SilentServer> {
+pub(super) fn unless_silent<T>(result: Result<T, RedisStoreError>) -> Result<ProbeResult<T>, SilentServer> {
     match result {
         Err(error) if error.is_silence() => Err(SilentServer(error)),
         result => Ok(result),
@@ -26,9 +24,7 @@ pub(super) fn unless_silent<T>(
 pub(super) struct ServerInfo(HashMap<String, String>);
 
 impl ServerInfo {
-    pub(super) async fn read(
-        connection: &AdminConnection,
-    ) -> Result<ProbeResult<ServerInfo>, SilentServer> {
+    pub(super) async fn read(connection: &AdminConnection) -> Result<ProbeResult<ServerInfo>, SilentServer> {
         let reply = unless_silent(connection.query(&[b"INFO"]).await)?;
         Ok(reply.map(|text| ServerInfo::parse(text.text().unwrap_or_default())))
     }
@@ -59,9 +55,7 @@ pub(super) async fn config_setting(
     connection: &AdminConnection,
     name: &str,
 ) -> Result<ProbeResult<String>, SilentServer> {
-    let reply = connection
-        .query(&[b"CONFIG", b"GET", name.as_bytes()])
-        .await;
+    let reply = connection.query(&[b"CONFIG", b"GET", name.as_bytes()]).await;
     let value = |values: RespValue| match values {
         RespValue::List(pair) => pair.get(1).and_then(RespValue::text).map(str::to_owned),
         _ => None,

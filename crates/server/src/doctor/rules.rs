@@ -16,21 +16,15 @@ pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
         Err(errors) => {
             let each = errors.lines();
             let cure = "tidegate lint reports the same without a store";
-            return each
-                .map(|error| DoctorFinding::fail(check, error, cure))
-                .collect();
+            return each.map(|error| DoctorFinding::fail(check, error, cure)).collect();
         }
     };
     let count = policy.rules.rules().len();
     let warnings = policy.lint(SystemClock::new().now()).into_iter();
-    let warnings: Vec<DoctorFinding> = warnings
-        .map(|warning| DoctorFinding::warn(check, warning.to_string(), "see docs/rules.md"))
-        .collect();
+    let warnings: Vec<DoctorFinding> =
+        warnings.map(|warning| DoctorFinding::warn(check, warning.to_string(), "see docs/rules.md")).collect();
     if warnings.is_empty() {
-        vec![DoctorFinding::ok(
-            check,
-            format!("{}: {count} rules", path.display()),
-        )]
+        vec![DoctorFinding::ok(check, format!("{}: {count} rules", path.display()))]
     } else {
         warnings
     }

@@ -21,18 +21,12 @@ pub(super) struct ScriptCheck {
 }
 
 /// Loads the scripts, and decides with them on a record under `prefix`, which is removed.
-pub(super) async fn self_test(
-    connection: &AdminConnection,
-    prefix: &str,
-) -> Result<ScriptCheck, SilentServer> {
+pub(super) async fn self_test(connection: &AdminConnection, prefix: &str) -> Result<ScriptCheck, SilentServer> {
     let scripts = AdminConnection::scripts();
     let mut exist: Vec<&[u8]> = vec![b"SCRIPT", b"EXISTS"];
     exist.extend(scripts.iter().map(|script| script.hash.as_bytes()));
     let known = unless_silent(connection.query(&exist).await)?.map(|reply| match reply {
-        RespValue::List(each) => each
-            .iter()
-            .filter(|one| **one == RespValue::Number(1))
-            .count(),
+        RespValue::List(each) => each.iter().filter(|one| **one == RespValue::Number(1)).count(),
         _ => 0,
     });
     let mut unloaded = None;
@@ -50,12 +44,7 @@ pub(super) async fn self_test(
         return Err(SilentServer(redis_error.clone()));
     }
     let _removed_or_expires = unless_silent(connection.query(&[b"DEL", record.as_bytes()]).await)?;
-    Ok(ScriptCheck {
-        total: scripts.len(),
-        cached: known,
-        unloaded,
-        self_test,
-    })
+    Ok(ScriptCheck { total: scripts.len(), cached: known, unloaded, self_test })
 }
 
 pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) -> DoctorFinding {
@@ -70,10 +59,7 @@ pub(super) fn scripts(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>
             let found = "a limit of one did not allow one request and deny the next";
             DoctorFinding::fail(check, found, "please report this")
         }
-        Err(error)
-            if redis_error_of(error)
-                .is_some_and(|redis_error| redis_error.code() == "READONLY") =>
-        {
+        Err(error) if redis_error_of(error).is_some_and(|redis_error| redis_error.code() == "READONLY") => {
             let found = "cannot be tried on a replica";
             DoctorFinding::warn(check, found, "connect to the primary")
         }
@@ -101,17 +87,9 @@ fn describe_cache(check_result: &ScriptCheck, info: &ProbeResult<ServerInfo>) ->
         Ok(known) => format!("the server had {known} of {}", check_result.total),
         Err(_) => "which the server had is seen with +script|exists".to_owned(),
     };
-    let cached = info
-        .as_ref()
-        .ok()
-        .and_then(|info| info.number("number_of_cached_scripts"));
-    let cached = cached.map_or_else(String::new, |n| {
-        format!(", {n} of all programs in its cache")
-    });
-    format!(
-        "all {} load, and decide as they should; {had}{cached}",
-        check_result.total
-    )
+    let cached = info.as_ref().ok().and_then(|info| info.number("number_of_cached_scripts"));
+    let cached = cached.map_or_else(String::new, |n| format!(", {n} of all programs in its cache"));
+    format!("all {} load, and decide as they should; {had}{cached}", check_result.total)
 }
 
 /// The Redis error behind a store error.

@@ -8,15 +8,9 @@ use super::finding::DoctorFinding;
 pub(super) fn agreement(sentinels: &[SentinelReport], primary: Option<&str>) -> DoctorFinding {
     let check = "sentinels";
     let all = sentinels.len();
-    let disagreeing: Vec<String> = sentinels
-        .iter()
-        .filter_map(|one| Some(format!("{} {}", one.sentinel, disagreement(one, primary)?)))
-        .collect();
-    let errors = || {
-        sentinels
-            .iter()
-            .filter_map(|one| one.primary.as_ref().err())
-    };
+    let disagreeing: Vec<String> =
+        sentinels.iter().filter_map(|one| Some(format!("{} {}", one.sentinel, disagreement(one, primary)?))).collect();
+    let errors = || sentinels.iter().filter_map(|one| one.primary.as_ref().err());
     let cure = match errors().find(|error| !error.is_silence()) {
         Some(error) => error.cure(),
         None => "see whether each runs, can be reached and watches this primary, or write another",

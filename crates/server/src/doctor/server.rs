@@ -10,12 +10,7 @@ use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
 
 /// The versions that the tests run.
-const TESTED_VERSIONS: [(&str, &str); 4] = [
-    ("Redis", "7.0"),
-    ("Redis", "8.2"),
-    ("Valkey", "8.1"),
-    ("Valkey", "9.1"),
-];
+const TESTED_VERSIONS: [(&str, &str); 4] = [("Redis", "7.0"), ("Redis", "8.2"), ("Valkey", "8.1"), ("Valkey", "9.1")];
 /// Enough for a median that one outlier does not move.
 const MAX_PINGS: usize = 50;
 /// A distant server gets fewer pings.
@@ -41,10 +36,7 @@ pub(super) fn version(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
     if TESTED_VERSIONS.iter().any(tested) {
         DoctorFinding::ok(check, found)
     } else {
-        let lines: Vec<String> = TESTED_VERSIONS
-            .iter()
-            .map(|(n, v)| format!("{n} {v}"))
-            .collect();
+        let lines: Vec<String> = TESTED_VERSIONS.iter().map(|(n, v)| format!("{n} {v}")).collect();
         let cure = format!("tested are {}", lines.join(", "));
         DoctorFinding::warn(check, found + ", which the tests do not run", cure)
     }
@@ -117,11 +109,7 @@ pub(super) fn clock(reading: &ProbeResult<Option<ClockReading>>) -> DoctorFindin
         Err(error) => return DoctorFinding::hidden(check, "the server's clock", error, "+time"),
     };
     let offset = reading.offset;
-    let side = if offset.nanos < 0 {
-        "behind"
-    } else {
-        "ahead of"
-    };
+    let side = if offset.nanos < 0 { "behind" } else { "ahead of" };
     let found = format!(
         "{:.2} ms {side} this machine, give or take {:.2}",
         offset.nanos.unsigned_abs() as f64 / 1e6,
@@ -152,10 +140,7 @@ mod tests {
         for (text, want) in [
             ("redis_version:7.0.15", "ok    version      Redis 7.0.15"),
             ("redis_version:8.2.1", "ok "),
-            (
-                "redis_version:7.2.4\nvalkey_version:8.1.3",
-                "ok    version      Valkey 8.1.3",
-            ),
+            ("redis_version:7.2.4\nvalkey_version:8.1.3", "ok    version      Valkey 8.1.3"),
             ("redis_version:7.2.4\nvalkey_version:9.1.0", "ok "),
             ("redis_version:7.2.4", "warn"),
             ("redis_version:8.20.0", "warn"),
@@ -178,21 +163,10 @@ mod tests {
 
     #[test]
     fn a_clock_is_judged_by_its_level() {
-        for (level, want) in [
-            (ClockLevel::Fine, "ok "),
-            (ClockLevel::Warn, "warn"),
-            (ClockLevel::Alarm, "FAIL"),
-        ] {
-            let offset = ClockOffset {
-                nanos: -30_000_000,
-                error: Nanos::from_millis(1),
-            };
+        for (level, want) in [(ClockLevel::Fine, "ok "), (ClockLevel::Warn, "warn"), (ClockLevel::Alarm, "FAIL")] {
+            let offset = ClockOffset { nanos: -30_000_000, error: Nanos::from_millis(1) };
             let finding = clock(&Ok(Some(ClockReading { offset, level })));
-            assert!(
-                finding.line().contains("30.00 ms behind"),
-                "{}",
-                finding.line()
-            );
+            assert!(finding.line().contains("30.00 ms behind"), "{}", finding.line());
             check(finding, want);
         }
     }

@@ -37,13 +37,7 @@ impl Http2Client {
         frame(&mut call, HEADERS, END_HEADERS, &head(path));
         let data_at = call.len();
         frame(&mut call, DATA, END_STREAM, message);
-        Http2Client {
-            pipe,
-            call,
-            data_at,
-            stream: 1,
-            received: Vec::with_capacity(64 << 10),
-        }
+        Http2Client { pipe, call, data_at, stream: 1, received: Vec::with_capacity(64 << 10) }
     }
 
     /// Makes one call and returns the payload of its `DATA` frames.

@@ -82,13 +82,7 @@ fn check_over_http(body: &str, first: usize, status: &str) {
             exchange(&mut pipe, request.as_bytes(), &mut response).await;
         }
     });
-    repeat(
-        &service,
-        &mut pipe,
-        request.as_bytes(),
-        &mut response,
-        status.as_bytes(),
-    );
+    repeat(&service, &mut pipe, request.as_bytes(), &mut response, status.as_bytes());
 }
 
 #[test]
@@ -111,23 +105,11 @@ fn throttle_over_resp(commands: usize) {
     let service = InMemoryService::start();
     let mut pipe = service.resp();
     let mut response = vec![0; 4 << 10];
-    repeat(
-        &service,
-        &mut pipe,
-        request.as_bytes(),
-        &mut response,
-        b"*5\r\n:0\r\n",
-    );
+    repeat(&service, &mut pipe, request.as_bytes(), &mut response, b"*5\r\n:0\r\n");
 }
 
 /// Sends one request again and again, and demands the same beginning of each response.
-fn repeat(
-    service: &InMemoryService,
-    pipe: &mut DuplexStream,
-    request: &[u8],
-    response: &mut [u8],
-    want: &[u8],
-) {
+fn repeat(service: &InMemoryService, pipe: &mut DuplexStream, request: &[u8], response: &mut [u8], want: &[u8]) {
     service.block_on(async {
         for _ in 0..WARM_UP {
             let response = exchange(pipe, request, response).await;
@@ -148,10 +130,7 @@ fn repeat(
 fn grpc_call() {
     let service = InMemoryService::start();
     let method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-    let request = rate_limit_request(&[
-        ("remote_address", "203.0.113.9"),
-        ("path", "/api/v1/search"),
-    ]);
+    let request = rate_limit_request(&[("remote_address", "203.0.113.9"), ("path", "/api/v1/search")]);
     let mut client = service.block_on(Http2Client::connect(service.grpc(), method, &request));
     let is_ok = |message: &[u8]| matches!(message, [0, _, _, _, _, 0x08, 1, ..]);
     service.block_on(async {
@@ -183,9 +162,7 @@ fn rate_limit_request(entries: &[(&str, &str)]) -> Vec<u8> {
 
 /// A field of protobuf that holds bytes.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
-    let length = u8::try_from(bytes.len())
-        .ok()
-        .filter(|length| *length < 128);
+    let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 128);
     [&[number << 3 | 2, length.expect("a short field")], bytes].concat()
 }
 
@@ -230,10 +207,7 @@ fn limiter_with_three_rules() {
 
 fn decide_by_rules(rules: &str) {
     let text = format!("version: 1\nrules:\n{rules}");
-    let file = SourceFile {
-        name: "counted.yaml",
-        text: &text,
-    };
+    let file = SourceFile { name: "counted.yaml", text: &text };
     let policy = Policy::of(parse(&[file]).expect("valid rules"));
     let secret = Secret::random().expect("the system has randomness");
     let clock = std::sync::Arc::new(SystemClock::new());

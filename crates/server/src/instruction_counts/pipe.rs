@@ -25,10 +25,7 @@ use crate::net::waiting_streams::WaitingStreams;
 use crate::service::Service;
 use crate::state::node_identity::NodeIdentity;
 
-const RULES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/src/instruction_counts/rules.yaml"
-);
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/instruction_counts/rules.yaml");
 
 /// More than a request or response of any path takes.
 const PIPE_BYTES: usize = 256 << 10;
@@ -43,17 +40,12 @@ pub(super) struct InMemoryService {
 
 impl InMemoryService {
     pub(super) fn start() -> Self {
-        let layer = SettingsLayer {
-            rules: Some(Path::new(RULES).to_owned()),
-            ..SettingsLayer::default()
-        };
+        let layer = SettingsLayer { rules: Some(Path::new(RULES).to_owned()), ..SettingsLayer::default() };
         let settings = layer.resolve().expect("settings that fit together");
         let (drain, idle) = ShutdownHandle::new();
         let identity = NodeIdentity::open(None).expect("the system has randomness");
         let service = cli::build_service(&settings, None, &identity, &drain);
-        let Ok(service) = service else {
-            panic!("the rules of this folder cannot be read")
-        };
+        let Ok(service) = service else { panic!("the rules of this folder cannot be read") };
         let mut builder = tokio::runtime::Builder::new_current_thread();
         InMemoryService {
             service: Arc::new(service),
@@ -95,15 +87,9 @@ impl InMemoryService {
             silent: None,
             large: Arc::default(),
         };
-        let limits = ConnectionLimits {
-            idle: Duration::from_secs(60),
-            age: None,
-            first_request: None,
-        };
+        let limits = ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None };
         let peer = EndpointAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
-        let _served = self
-            .runtime
-            .spawn(handler.serve(server, peer, limits, context));
+        let _served = self.runtime.spawn(handler.serve(server, peer, limits, context));
         client
     }
 
@@ -125,11 +111,7 @@ impl InMemoryService {
 
 /// Sends a request and reads its response. The service writes a response before it waits for the next request, so
 /// that one read finds all of it.
-pub(super) async fn exchange<'b>(
-    pipe: &mut DuplexStream,
-    request: &[u8],
-    response: &'b mut [u8],
-) -> &'b [u8] {
+pub(super) async fn exchange<'b>(pipe: &mut DuplexStream, request: &[u8], response: &'b mut [u8]) -> &'b [u8] {
     pipe.write_all(request).await.expect("an open pipe");
     let read = pipe.read(response).await.expect("an open pipe");
     &response[..read]

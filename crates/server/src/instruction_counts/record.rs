@@ -4,13 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::{fs, io};
 
-const FILE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/src/instruction_counts/record.tsv"
-);
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/instruction_counts/record.tsv");
 
-const HEADING: &str =
-    "# instructions per request; see the module `instruction_counts` for how to write this file\n";
+const HEADING: &str = "# instructions per request; see the module `instruction_counts` for how to write this file\n";
 
 /// Instructions per request, by path.
 #[derive(Default)]
@@ -57,11 +53,6 @@ impl Record {
 
 #[test]
 fn a_record_that_is_written_wrongly_is_an_error() {
-    assert_eq!(
-        Record::parse("# note\na path\t12.5\n")
-            .unwrap()
-            .get("a path"),
-        Some(12.5)
-    );
+    assert_eq!(Record::parse("# note\na path\t12.5\n").unwrap().get("a path"), Some(12.5));
     assert!(Record::parse("a path 12.5\n").is_err());
 }

@@ -20,13 +20,11 @@ pub(super) fn count(path: &Path) -> io::Result<f64> {
             io::Error::new(error.kind(), format!("{what}: {error}"))
         })?;
     let _ = fs::remove_file(&counts);
-    let total = collected(&run)
-        .filter(|total| *total > 0 && run.status.success())
-        .ok_or_else(|| {
-            let (out, err) = (&run.stdout, &run.stderr);
-            let [out, err] = [out, err].map(|text| String::from_utf8_lossy(text));
-            io::Error::other(format!("no count of {test}: {}\n{out}{err}", run.status))
-        })?;
+    let total = collected(&run).filter(|total| *total > 0 && run.status.success()).ok_or_else(|| {
+        let (out, err) = (&run.stdout, &run.stderr);
+        let [out, err] = [out, err].map(|text| String::from_utf8_lossy(text));
+        io::Error::other(format!("no count of {test}: {}\n{out}{err}", run.status))
+    })?;
     Ok(total as f64 / REQUESTS as f64)
 }
 

@@ -32,10 +32,7 @@ impl DecisionIds {
         for byte in &mut prefix {
             *byte = DIGITS[usize::from(*byte) % DIGITS.len()];
         }
-        Ok(DecisionIds {
-            prefix,
-            next: AtomicU64::new(1),
-        })
+        Ok(DecisionIds { prefix, next: AtomicU64::new(1) })
     }
 
     pub(crate) fn next(&self) -> DecisionId {
@@ -48,10 +45,7 @@ impl DecisionIds {
             rest /= 32;
             length += 1;
         }
-        DecisionId {
-            text,
-            length: length as u8,
-        }
+        DecisionId { text, length: length as u8 }
     }
 }
 
@@ -79,10 +73,7 @@ mod tests {
 
     #[test]
     fn the_largest_counter_fits() {
-        let ids = DecisionIds {
-            prefix: [b'x'; PREFIX_LEN],
-            next: AtomicU64::new(u64::MAX),
-        };
+        let ids = DecisionIds { prefix: [b'x'; PREFIX_LEN], next: AtomicU64::new(u64::MAX) };
         assert_eq!(ids.next().as_str(), "xxxxxxxx-zzzzzzzzzzzzf");
     }
 }

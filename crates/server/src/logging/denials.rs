@@ -22,13 +22,7 @@ use crate::logging::init::SanitizedText;
 use crate::service::Service;
 
 /// Headers whose values allow a reader to act as the client.
-const CREDENTIAL_HEADERS: [&str; 5] = [
-    "authorization",
-    "cookie",
-    "proxy-authorization",
-    "x-api-key",
-    "api-key",
-];
+const CREDENTIAL_HEADERS: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"];
 
 /// Words in the names of other headers whose values allow a reader to act as the client.
 const CREDENTIAL_WORDS: [&str; 13] = [
@@ -92,8 +86,7 @@ impl Service {
 
     fn denial<'d>(&self, decision: &'d Decision) -> Option<DenialLine<'d>> {
         let second = second(decision.at());
-        let count_line =
-            |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
+        let count_line = |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
         let (line, rule) = self.metrics.with_binding(decision, count_line);
         Some(DenialLine {
             rule,
@@ -113,9 +106,7 @@ impl Service {
             }
             last = Some(view.position);
             let (rule, second) = (view.rule.name().as_str(), second(decision.at()));
-            let line = self
-                .metrics
-                .with_named(rule, |series| series.log_throttle.admit(second));
+            let line = self.metrics.with_named(rule, |series| series.log_throttle.admit(second));
             denials.extend(self.skipped_before(line).map(|skipped| DenialLine {
                 rule: rule.to_owned(),
                 view: Some(view),
@@ -165,11 +156,7 @@ impl Service {
         decision: &Decision,
         request: &Request<'_>,
     ) {
-        let text = |name| {
-            request
-                .text(name)
-                .map(|text| SanitizedText(text).to_string())
-        };
+        let text = |name| request.text(name).map(|text| SanitizedText(text).to_string());
         let counted = denial.view.filter(|view| *view.rule.by() != By::Global);
         let subject = counted.and_then(|view| subject(view.rule, request, self.log_subjects));
         let subject_id = counted.map(|view| view.subject.to_string()[..16].to_owned());
@@ -180,42 +167,17 @@ impl Service {
         match denial.kind {
             DenialKind::Enforced => {
                 let retry_after_ms = retry_ms(decision);
-                info!(
-                    id,
-                    rule,
-                    edge,
-                    source,
-                    subject,
-                    subject_id,
-                    ip,
-                    method,
-                    path,
-                    retry_after_ms,
-                    "denied"
-                );
+                info!(id, rule, edge, source, subject, subject_id, ip, method, path, retry_after_ms, "denied");
             }
             DenialKind::Shadow => info!(
                 id,
-                rule,
-                edge,
-                source,
-                subject,
-                subject_id,
-                ip,
-                method,
-                path,
-                "would be denied, but the rule only watches"
+                rule, edge, source, subject, subject_id, ip, method, path, "would be denied, but the rule only watches"
             ),
         }
     }
 
     /// Logs the denial of a permit.
-    pub(crate) fn log_concurrency_denial(
-        &self,
-        id: &DecisionId,
-        edge: Edge,
-        denial: &ConcurrencyDenial,
-    ) {
+    pub(crate) fn log_concurrency_denial(&self, id: &DecisionId, edge: Edge, denial: &ConcurrencyDenial) {
         let (rule, second) = (denial.rule.as_str(), second(self.clock.now()));
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
         let skipped = match self.metrics.with_named(rule, count_line) {
@@ -248,9 +210,7 @@ impl Service {
             log_missed_count(family, skipped);
         }
         let retry_after_ms = match outcome.reading.verdict {
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } => Some(wait.millis_up()),
+            Verdict::Deny { retry: Retry::After(wait) } => Some(wait.millis_up()),
             _ => None,
         };
         info!(
@@ -306,9 +266,7 @@ pub(crate) fn listed_subject(entry: &str, shown: LogSubjects) -> String {
         return SanitizedText(&format!("sha256:{first}…")).to_string();
     }
     match (entry.strip_prefix("key:"), shown) {
-        (Some(name), LogSubjects::Masked) => {
-            SanitizedText(&format!("key:{}", mask(name))).to_string()
-        }
+        (Some(name), LogSubjects::Masked) => SanitizedText(&format!("key:{}", mask(name))).to_string(),
         _ => SanitizedText(entry).to_string(),
     }
 }
@@ -358,18 +316,11 @@ mod tests {
     #[track_caller]
     fn check(by: &str, shown: LogSubjects, want: Option<&str>) {
         let text = format!("version: 1\nrules: [{{ name: r, by: {by}, rate: 1/hour }}]\n");
-        let file = SourceFile {
-            name: "rules.yaml",
-            text: &text,
-        };
+        let file = SourceFile { name: "rules.yaml", text: &text };
         let rules = parse(&[file]).unwrap();
         let request = Request {
             ip: Some("203.0.113.9".parse().unwrap()),
-            api_key: Some(ApiKey {
-                digest: [0xab; 32],
-                name: Some("Ada's"),
-                tier: None,
-            }),
+            api_key: Some(ApiKey { digest: [0xab; 32], name: Some("Ada's"), tier: None }),
             attributes: vec![
                 ("user".into(), "ada@example.com".into()),
                 ("region".into(), "eu\n".into()),
@@ -392,11 +343,7 @@ mod tests {
         check("user", Masked, Some("user=ada…"));
         check("user", Clear, Some("user=ada@example.com"));
         check("[user, region]", Masked, Some("user=ada… region=…"));
-        check(
-            "[user, region]",
-            Clear,
-            Some("user=ada@example.com region=eu\\u{a}"),
-        );
+        check("[user, region]", Clear, Some("user=ada@example.com region=eu\\u{a}"));
         check("ip", Masked, Some("ip=203.0.113.9"));
         check("global", Clear, None);
     }

@@ -33,12 +33,7 @@ pub(crate) fn init(level: LogLevel, format: LogFormat) {
     let _ = if text {
         builder.try_init()
     } else {
-        builder
-            .json()
-            .flatten_event(true)
-            .with_span_list(false)
-            .with_current_span(false)
-            .try_init()
+        builder.json().flatten_event(true).with_span_list(false).with_current_span(false).try_init()
     };
 }
 
@@ -100,10 +95,7 @@ mod tests {
     #[test]
     fn client_text_cannot_forge_a_line_or_control_the_terminal() {
         let shown = SanitizedText("a\r\n\x1b[31mINFO\0\u{202e}z\u{9b}\u{200d}").to_string();
-        assert_eq!(
-            shown,
-            r"a\u{d}\u{a}\u{1b}[31mINFO\u{0}\u{202e}z\u{9b}\u{200d}"
-        );
+        assert_eq!(shown, r"a\u{d}\u{a}\u{1b}[31mINFO\u{0}\u{202e}z\u{9b}\u{200d}");
         assert_eq!(SanitizedText("/größe?x=1").to_string(), "/größe?x=1");
     }
 
@@ -112,10 +104,7 @@ mod tests {
         let shown = |environment| filter(LogLevel::default(), environment).to_string();
         assert_eq!(shown(None), "h2=error,info");
         assert_eq!(shown(Some("")), "h2=error,info");
-        assert_eq!(
-            shown(Some("warn,tidegate=debug")),
-            "tidegate=debug,h2=error,warn"
-        );
+        assert_eq!(shown(Some("warn,tidegate=debug")), "tidegate=debug,h2=error,warn");
         assert_eq!(shown(Some("not=a=filter")), "h2=error,info");
         assert_eq!(shown(Some("h2=warn,info")), "h2=warn,info");
         assert_eq!(shown(Some("debug")), "debug");
@@ -123,12 +112,6 @@ mod tests {
 
     #[test]
     fn long_text_is_cut() {
-        assert_eq!(
-            SanitizedText(&"ä".repeat(5_000))
-                .to_string()
-                .chars()
-                .count(),
-            201
-        );
+        assert_eq!(SanitizedText(&"ä".repeat(5_000)).to_string().chars().count(), 201);
     }
 }

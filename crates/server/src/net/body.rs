@@ -47,20 +47,13 @@ impl Deref for ReceivedBody {
 
 impl ReceivedBody {
     /// Waits for `other` with the body in memory. Meanwhile the body counts as stalled.
-    pub(crate) async fn wait_with_body<F: Future>(
-        &mut self,
-        other: F,
-    ) -> Result<F::Output, BodyError> {
+    pub(crate) async fn wait_with_body<F: Future>(&mut self, other: F) -> Result<F::Output, BodyError> {
         let mut other = pin!(other);
         if let Some(output) = poll_once(other.as_mut()).await {
             return Ok(output);
         }
         if self.permit.is_none() && self.bytes.len() > MAX_UNCOUNTED_BODY {
-            let pool = if self.bytes.len() > MAX_SMALL_BODY {
-                &LARGE_BODIES
-            } else {
-                &WAITING_BODIES
-            };
+            let pool = if self.bytes.len() > MAX_SMALL_BODY { &LARGE_BODIES } else { &WAITING_BODIES };
             self.permit = pool.acquire_now();
         }
         let Some(permit) = &self.permit else {
@@ -183,10 +176,7 @@ where
         let is_last = body.is_end_stream();
         // Most bodies are one frame, which then is not copied.
         if is_last && all.is_empty() {
-            return Ok(ReceivedBody {
-                bytes: data,
-                permit,
-            });
+            return Ok(ReceivedBody { bytes: data, permit });
         }
         // The rest may never arrive, and an HTTP/2 frame holds the whole block that it arrived in.
         all.extend_from_slice(&data);
@@ -213,10 +203,7 @@ async fn upgrade_permit(small_permit: Option<BodyPermit>) -> Result<BodyPermit, 
 type FrameResult<B> = Result<hyper::body::Frame<Bytes>, <B as Body>::Error>;
 
 /// The next frame, unless the body is evicted before it arrives.
-async fn next_frame<B>(
-    body: &mut B,
-    permit: Option<&BodyPermit>,
-) -> Result<Option<FrameResult<B>>, BodyError>
+async fn next_frame<B>(body: &mut B, permit: Option<&BodyPermit>) -> Result<Option<FrameResult<B>>, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -274,14 +261,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn active_uploads_evict_stalled_ones_and_no_others() {
         let stalls = Duration::from_secs(6);
-        let stalled: Vec<_> = (0..4 * MAX_LARGE_BODIES)
-            .map(|_| tokio::spawn(upload(3, stalls)))
-            .collect();
+        let stalled: Vec<_> = (0..4 * MAX_LARGE_BODIES).map(|_| tokio::spawn(upload(3, stalls))).collect();
         sleep(stalls + Duration::from_millis(1)).await;
         let begun = Instant::now();
-        let good: Vec<_> = (0..32)
-            .map(|_| tokio::spawn(upload(5, Duration::from_millis(20))))
-            .collect();
+        let good: Vec<_> = (0..32).map(|_| tokio::spawn(upload(5, Duration::from_millis(20)))).collect();
         for upload in good {
             let length = upload.await.unwrap().map(|body| body.len());
             assert_eq!(length, Ok(400 << 10));

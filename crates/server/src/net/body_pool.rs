@@ -50,11 +50,7 @@ pub(crate) struct BodyPermit {
 
 impl BodyPool {
     pub(crate) const fn new(max: usize) -> Self {
-        BodyPool {
-            max,
-            in_flight: Mutex::new(Vec::new()),
-            released: Notify::const_new(),
-        }
+        BodyPool { max, in_flight: Mutex::new(Vec::new()), released: Notify::const_new() }
     }
 
     /// Waits for a permit.
@@ -78,28 +74,16 @@ impl BodyPool {
         let mut in_flight = self.in_flight.lock();
         let now = Instant::now();
         if in_flight.len() >= self.max {
-            let (at, slowest) = in_flight
-                .iter()
-                .enumerate()
-                .max_by_key(|(_, progress)| progress.idle(now))?;
+            let (at, slowest) = in_flight.iter().enumerate().max_by_key(|(_, progress)| progress.idle(now))?;
             if slowest.idle(now) < stall_timeout {
                 return None;
             }
             slowest.evicted.notify_one();
             in_flight.swap_remove(at);
         }
-        let progress = Arc::new(BodyProgress {
-            begun: now,
-            progressed_ms: AtomicU64::new(0),
-            evicted: Notify::new(),
-        });
+        let progress = Arc::new(BodyProgress { begun: now, progressed_ms: AtomicU64::new(0), evicted: Notify::new() });
         in_flight.push(Arc::clone(&progress));
-        Some(BodyPermit {
-            pool: self,
-            progress,
-            received: 0,
-            counted: 0,
-        })
+        Some(BodyPermit { pool: self, progress, received: 0, counted: 0 })
     }
 }
 

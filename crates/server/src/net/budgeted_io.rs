@@ -37,11 +37,7 @@ impl<I> BudgetedIo<I> {
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for BudgetedIo<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.io).poll_read(cx, buffer))?;
         self.frames.scan(&mut buffer.filled_mut()[before..])?;
@@ -57,11 +53,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for BudgetedIo<I> {
 }
 
 impl<I: AsyncWrite + Unpin> AsyncWrite for BudgetedIo<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.io).poll_write(cx, bytes);
         self.unread.set_blocked(written.is_pending());
         written
@@ -98,10 +90,7 @@ mod tests {
     use tokio::sync::Semaphore;
 
     /// The bytes read in one turn from a connection that always has more.
-    async fn read_in_one_turn(
-        mut io: impl AsyncRead + Unpin + Send + 'static,
-        at_once: usize,
-    ) -> usize {
+    async fn read_in_one_turn(mut io: impl AsyncRead + Unpin + Send + 'static, at_once: usize) -> usize {
         let turn = tokio::spawn(poll_fn(move |cx| {
             let (mut bytes, mut read) = (vec![0; at_once], 0);
             loop {
@@ -118,10 +107,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_turn_ends_by_bytes_as_well_as_by_reads() {
-        assert_eq!(
-            read_in_one_turn(tokio::io::repeat(7), 8 << 10).await,
-            1 << 20
-        );
+        assert_eq!(read_in_one_turn(tokio::io::repeat(7), 8 << 10).await, 1 << 20);
         let unchanged = AuthorityUse::Unchanged;
         let frames = || FrameScanner::new(unchanged, Arc::new(Semaphore::new(0)), Arc::default());
         let budgeted = || BudgetedIo::new(tokio::io::repeat(7), frames(), Arc::default());

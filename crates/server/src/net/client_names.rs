@@ -38,20 +38,11 @@ impl ClientCertVerifier for ClientNameVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self
-            .inner
-            .verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
         let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
         let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
-        let matches = self
-            .names
-            .iter()
-            .any(|name| Self::is_for(&certificate, name));
-        if matches {
-            Ok(verified)
-        } else {
-            Err(CertificateError::ApplicationVerificationFailure.into())
-        }
+        let matches = self.names.iter().any(|name| Self::is_for(&certificate, name));
+        if matches { Ok(verified) } else { Err(CertificateError::ApplicationVerificationFailure.into()) }
     }
 
     fn verify_tls12_signature(

@@ -121,11 +121,7 @@ pub(crate) async fn serve<I, H>(
     };
     let unfinished = Arc::clone(&context.unfinished_heads);
     let frames = FrameScanner::new(authority, unfinished, Arc::clone(&state.activity.streams));
-    let io = LingeringIo::new(BudgetedIo::new(
-        io,
-        frames,
-        Arc::clone(&state.activity.unread),
-    ));
+    let io = LingeringIo::new(BudgetedIo::new(io, frames, Arc::clone(&state.activity.unread)));
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let connection_with_streams = pin!(ConnectionWithStreams::new(connection, streams));
     let ended = supervisor::supervise(
@@ -167,10 +163,7 @@ fn builder(protocol: HttpProtocol, executor: StreamExecutor) -> Builder<StreamEx
 
 impl<H> ConnectionState<H> {
     /// Counts the head of an HTTP/2 request.
-    fn count_head(
-        &self,
-        request: &Request<Incoming>,
-    ) -> Result<Option<HeadReservation>, HeadError> {
+    fn count_head(&self, request: &Request<Incoming>) -> Result<Option<HeadReservation>, HeadError> {
         if request.version() < Version::HTTP_2 {
             return Ok(None);
         }
@@ -200,10 +193,7 @@ async fn respond<H: HttpHandler>(
     }
 }
 
-async fn respond_caught<H: HttpHandler>(
-    state: &ConnectionState<H>,
-    request: Request<Incoming>,
-) -> HttpResponse {
+async fn respond_caught<H: HttpHandler>(state: &ConnectionState<H>, request: Request<Incoming>) -> HttpResponse {
     let _in_flight = state.activity.begin();
     let version = request.version();
     let unread = &state.activity.unread;
@@ -214,9 +204,7 @@ async fn respond_caught<H: HttpHandler>(
         state.handler.panic_response()
     });
     if version < Version::HTTP_2 && state.activity.is_leaving() {
-        response
-            .headers_mut()
-            .insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     if version >= Version::HTTP_2 || response.body().len() > MAX_UNCOUNTED_RESPONSE {
         response.body_mut().count_unread(unread);
@@ -229,13 +217,11 @@ async fn respond_caught<H: HttpHandler>(
 /// The work is borrowed: an async function reserves space for its arguments beside the space for its own state, and
 /// every idle connection has the space for a request.
 pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(
-        |cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-            Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
-            Ok(Poll::Pending) => Poll::Pending,
-            Err(_) => Poll::Ready(None),
-        },
-    )
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+        Ok(Poll::Ready(output)) => Poll::Ready(Some(output)),
+        Ok(Poll::Pending) => Poll::Pending,
+        Err(_) => Poll::Ready(None),
+    })
     .await
 }
 
@@ -255,12 +241,7 @@ mod tests {
     struct PanickingHandler(HttpProtocol);
 
     impl HttpHandler for PanickingHandler {
-        async fn handle(
-            &self,
-            _: &EndpointAddress,
-            _: &ConnectionUnread,
-            request: Request<Incoming>,
-        ) -> HttpResponse {
+        async fn handle(&self, _: &EndpointAddress, _: &ConnectionUnread, request: Request<Incoming>) -> HttpResponse {
             tokio::task::yield_now().await;
             assert!(request.uri().path() != "/panic", "on purpose");
             if request.uri().path() == "/stuck" {
@@ -320,24 +301,9 @@ mod tests {
             large: Arc::default(),
         };
         let peer = EndpointAddress::Unix("test".into());
-        let limits = ConnectionLimits {
-            idle: Duration::from_secs(60),
-            age,
-            first_request: None,
-        };
-        let done = tokio::spawn(serve(
-            server,
-            peer,
-            PanickingHandler(protocol),
-            limits,
-            context,
-        ));
-        ServedConnection {
-            client,
-            metrics,
-            phase,
-            done,
-        }
+        let limits = ConnectionLimits { idle: Duration::from_secs(60), age, first_request: None };
+        let done = tokio::spawn(serve(server, peer, PanickingHandler(protocol), limits, context));
+        ServedConnection { client, metrics, phase, done }
     }
 
     async fn get(client: &mut DuplexStream, path: &str) -> String {
@@ -364,16 +330,8 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_one_response_and_the_connection_continues() {
         let mut served = served();
-        assert!(
-            get(&mut served.client, "/panic")
-                .await
-                .starts_with("HTTP/1.1 500")
-        );
-        assert!(
-            get(&mut served.client, "/")
-                .await
-                .starts_with("HTTP/1.1 200")
-        );
+        assert!(get(&mut served.client, "/panic").await.starts_with("HTTP/1.1 500"));
+        assert!(get(&mut served.client, "/").await.starts_with("HTTP/1.1 200"));
         assert_eq!(served.metrics.panics.get(), 1);
     }
 
@@ -392,26 +350,16 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         served.done.await.unwrap();
-        assert!(
-            begun.elapsed() >= Duration::from_secs(45),
-            "{:?}",
-            begun.elapsed()
-        );
-        assert!(
-            begun.elapsed() <= Duration::from_secs(91),
-            "{:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() >= Duration::from_secs(45), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() <= Duration::from_secs(91), "{:?}", begun.elapsed());
         assert_eq!(served.metrics.connections_timed_out.get(), 1);
         assert_eq!(served.metrics.connections.get(), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_past_its_age_is_closed_gracefully_however_busy() {
-        let mut served = served_until(Some(ConnectionAge {
-            max: Duration::from_secs(100),
-            grace: Duration::from_secs(10),
-        }));
+        let mut served =
+            served_until(Some(ConnectionAge { max: Duration::from_secs(100), grace: Duration::from_secs(10) }));
         let begun = Instant::now();
         while try_get(&mut served.client, "/").await.is_some() {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -423,10 +371,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_aged_connection_is_closed_after_its_grace() {
-        let mut served = served_until(Some(ConnectionAge {
-            max: Duration::from_secs(20),
-            grace: Duration::from_secs(10),
-        }));
+        let mut served =
+            served_until(Some(ConnectionAge { max: Duration::from_secs(20), grace: Duration::from_secs(10) }));
         // A body that never arrives keeps the request in flight.
         let head = b"POST /stuck HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
         served.client.write_all(head).await.unwrap();
@@ -439,18 +385,10 @@ mod tests {
     #[tokio::test]
     async fn a_draining_connection_sends_connection_close_and_then_closes() {
         let mut served = served();
-        assert!(
-            !get(&mut served.client, "/")
-                .await
-                .contains("connection: close")
-        );
+        assert!(!get(&mut served.client, "/").await.contains("connection: close"));
         served.phase.send_replace(ShutdownPhase::Draining);
         tokio::task::yield_now().await;
-        assert!(
-            get(&mut served.client, "/")
-                .await
-                .contains("connection: close")
-        );
+        assert!(get(&mut served.client, "/").await.contains("connection: close"));
         served.done.await.unwrap();
     }
 

@@ -60,11 +60,7 @@ enum ScanState {
     /// The padding length of a head. `left` bytes follow it, of which the first `priority` are a priority.
     PadLength { left: usize, priority: usize },
     /// The priority of a head, with the number of bytes left, and the parent stream as far as it is received.
-    Priority {
-        left: usize,
-        dependency: u32,
-        after: BlockRemaining,
-    },
+    Priority { left: usize, dependency: u32, after: BlockRemaining },
     /// A header block before padding.
     Block(BlockRemaining),
     /// Another protocol.
@@ -138,11 +134,7 @@ impl FrameScanner {
                 self.begin_block(left - padding, priority, padding);
                 Ok(1)
             }
-            ScanState::Priority {
-                left,
-                dependency,
-                after,
-            } => {
+            ScanState::Priority { left, dependency, after } => {
                 self.advance_priority(bytes[0], left - 1, dependency, after)?;
                 Ok(1)
             }
@@ -161,9 +153,8 @@ impl FrameScanner {
                 self.is_last = is_last;
                 if !is_last {
                     let permit = Arc::clone(&self.unfinished_permits).try_acquire_owned();
-                    let permit = permit.map_err(|_| {
-                        io::Error::other("too many connections wait for the rest of a head")
-                    })?;
+                    let permit =
+                        permit.map_err(|_| io::Error::other("too many connections wait for the rest of a head"))?;
                     self.unfinished_permit = Some(permit);
                 }
                 self.blocks.begin();
@@ -189,40 +180,19 @@ impl FrameScanner {
     /// `length` bytes of a priority and a header block follow, and then padding.
     fn begin_block(&mut self, length: usize, priority: usize, padding: usize) {
         let left = priority.min(length);
-        let after = BlockRemaining {
-            block: length - left,
-            padding,
-        };
+        let after = BlockRemaining { block: length - left, padding };
         if left > 0 {
             let dependency = 0;
-            self.state = ScanState::Priority {
-                left,
-                dependency,
-                after,
-            };
+            self.state = ScanState::Priority { left, dependency, after };
         } else {
             self.enter_block(after);
         }
     }
 
-    fn advance_priority(
-        &mut self,
-        byte: u8,
-        left: usize,
-        dependency: u32,
-        after: BlockRemaining,
-    ) -> io::Result<()> {
-        let dependency = if left >= WEIGHT_BYTES {
-            dependency << 8 | u32::from(byte)
-        } else {
-            dependency
-        };
+    fn advance_priority(&mut self, byte: u8, left: usize, dependency: u32, after: BlockRemaining) -> io::Result<()> {
+        let dependency = if left >= WEIGHT_BYTES { dependency << 8 | u32::from(byte) } else { dependency };
         if left > 0 {
-            self.state = ScanState::Priority {
-                left,
-                dependency,
-                after,
-            };
+            self.state = ScanState::Priority { left, dependency, after };
             return Ok(());
         }
         if dependency & STREAM_BITS == self.stream {
@@ -235,10 +205,7 @@ impl FrameScanner {
     fn advance_block(&mut self, bytes: &mut [u8], remaining: BlockRemaining) -> usize {
         let used = bytes.len().min(remaining.block);
         self.blocks.scan(&mut bytes[..used]);
-        self.enter_block(BlockRemaining {
-            block: remaining.block - used,
-            ..remaining
-        });
+        self.enter_block(BlockRemaining { block: remaining.block - used, ..remaining });
         used
     }
 
@@ -294,29 +261,15 @@ mod tests {
         let listener = Arc::new(Semaphore::new(1));
         let payload = frame(HEADERS, 0, b"inside");
         let before = [PREFACE.to_vec(), frame(0, 0, &payload), frame(4, 0, b"")].concat();
-        let begun = [
-            frame(HEADERS, END_HEADERS, b"whole"),
-            frame(HEADERS, 0, &payload),
-        ]
-        .concat();
+        let begun = [frame(HEADERS, END_HEADERS, b"whole"), frame(HEADERS, 0, &payload)].concat();
         // The library decodes a frame when it is whole.
         let last = frame(CONTINUATION, END_HEADERS, b"x");
         let (almost, ended) = last.split_at(last.len() - 1);
         let almost = [frame(CONTINUATION, 0, b"x"), almost.to_vec()].concat();
-        let empty = [
-            frame(HEADERS, 0, b"x"),
-            frame(CONTINUATION, END_HEADERS, b""),
-        ]
-        .concat();
+        let empty = [frame(HEADERS, 0, b"x"), frame(CONTINUATION, END_HEADERS, b"")].concat();
         for size in [1, 2, 7, 9, 10, 1_000] {
             let mut scanner = scanner_before_preface(&listener);
-            for (bytes, free) in [
-                (&before[..], 1),
-                (&begun, 0),
-                (&almost, 0),
-                (ended, 1),
-                (&empty, 1),
-            ] {
+            for (bytes, free) in [(&before[..], 1), (&begun, 0), (&almost, 0), (ended, 1), (&empty, 1)] {
                 for part in bytes.chunks(size) {
                     scan(&mut scanner, part).unwrap();
                 }
@@ -387,9 +340,7 @@ mod tests {
         for _ in 0..3_000 {
             let mut bytes = [0; 300];
             for byte in &mut bytes {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 // Small numbers make frames that end within the input.
                 *byte = (state >> 33) as u8 & if state & 1 == 0 { 0x0f } else { 0xff };
             }
@@ -408,13 +359,9 @@ mod tests {
             frame(HEADERS, END_HEADERS | PRIORITY, &payload)
         };
         let promise = frame(PUSH_PROMISE, 0, &[0, 0, 0, 2, 0x82]);
-        for (bytes, is_fine) in [
-            (head(0), true),
-            (head(3), true),
-            (head(1), false),
-            (head(1 | 1 << 31), false),
-            (promise, false),
-        ] {
+        for (bytes, is_fine) in
+            [(head(0), true), (head(3), true), (head(1), false), (head(1 | 1 << 31), false), (promise, false)]
+        {
             for size in [1, 3, 1_000] {
                 let mut scanner = scanner(&listener);
                 let mut parts = bytes.chunks(size);

@@ -101,11 +101,7 @@ const MAX_INTEGER: u64 = 1 << 28;
 
 impl HeaderBlocks {
     pub(super) fn new(authority: AuthorityUse) -> Self {
-        HeaderBlocks {
-            authority,
-            holders: 0,
-            state: FieldState::Start,
-        }
+        HeaderBlocks { authority, holders: 0, state: FieldState::Start }
     }
 
     /// The number of blocks that the header table may hold.
@@ -133,15 +129,9 @@ impl HeaderBlocks {
                 }
                 FieldState::Invalid => return,
                 FieldState::Start => self.begin_field(bytes[at]),
-                FieldState::Integer(purpose, known) => {
-                    self.continue_integer(purpose, known, bytes[at])
-                }
+                FieldState::Integer(purpose, known) => self.continue_integer(purpose, known, bytes[at]),
                 FieldState::Length(text) => {
-                    let text = if bytes[at] & 0x80 == 0 {
-                        text
-                    } else {
-                        text.huffman()
-                    };
+                    let text = if bytes[at] & 0x80 == 0 { text } else { text.huffman() };
                     self.begin_integer(IntegerUse::Length(text), bytes[at], 7);
                 }
             }
@@ -186,14 +176,12 @@ impl HeaderBlocks {
         self.state = match purpose {
             IntegerUse::Whole => FieldState::Start,
             IntegerUse::Length(text) => return self.text(text, value as usize, &mut []),
-            IntegerUse::Name { is_inserted } if value == 0 => {
-                FieldState::Length(FieldText::Name(LiteralName {
-                    is_inserted,
-                    is_huffman: false,
-                    length: 0,
-                    is_authority: true,
-                }))
-            }
+            IntegerUse::Name { is_inserted } if value == 0 => FieldState::Length(FieldText::Name(LiteralName {
+                is_inserted,
+                is_huffman: false,
+                length: 0,
+                is_authority: true,
+            })),
             IntegerUse::Name { is_inserted } => {
                 if is_inserted {
                     self.insert(self.is_holder(value));
@@ -220,29 +208,19 @@ impl HeaderBlocks {
             }
             FieldText::Value => (text, FieldState::Start),
         };
-        self.state = if left > 0 {
-            FieldState::Text(text, left)
-        } else {
-            after
-        };
+        self.state = if left > 0 { FieldState::Text(text, left) } else { after };
     }
 
     /// Scans the next bytes of a name. Its first byte shows whether the field can hold a block.
     fn name(&mut self, mut name: LiteralName, left: usize, bytes: &[u8]) -> LiteralName {
         let is_decided = name.length == 0 && (left == 0 || !bytes.is_empty());
         if name.is_inserted && is_decided {
-            let is_pseudo = bytes.first().is_some_and(|first| {
-                if name.is_huffman {
-                    first >> 1 == HUFFMAN_COLON
-                } else {
-                    *first == b':'
-                }
-            });
+            let is_pseudo = bytes
+                .first()
+                .is_some_and(|first| if name.is_huffman { first >> 1 == HUFFMAN_COLON } else { *first == b':' });
             self.insert(is_pseudo);
         }
-        name.is_authority &= AUTHORITY
-            .get(name.length..)
-            .is_some_and(|rest| rest.starts_with(bytes));
+        name.is_authority &= AUTHORITY.get(name.length..).is_some_and(|rest| rest.starts_with(bytes));
         name.length += bytes.len();
         name
     }
@@ -262,21 +240,13 @@ impl HeaderBlocks {
 
 impl FieldText {
     fn value_of(is_authority: bool) -> Self {
-        if is_authority {
-            FieldText::Authority
-        } else {
-            FieldText::Value
-        }
+        if is_authority { FieldText::Authority } else { FieldText::Value }
     }
 
     /// The same text with Huffman coding.
     fn huffman(self) -> Self {
         match self {
-            FieldText::Name(name) => FieldText::Name(LiteralName {
-                is_huffman: true,
-                is_authority: false,
-                ..name
-            }),
+            FieldText::Name(name) => FieldText::Name(LiteralName { is_huffman: true, is_authority: false, ..name }),
             FieldText::Authority | FieldText::Value => FieldText::Value,
         }
     }
@@ -352,49 +322,17 @@ mod tests {
     fn inserted_paths_hold_a_block_and_other_fields_none() {
         let inserted = |index, value| indexed(INSERTED, index, value);
         check_held(&[vec![0x82, 0x84, 0x86, 0xbe]], 0);
-        check_held(
-            &[
-                inserted(4, "/a"),
-                inserted(5, "/b"),
-                inserted(1, "host"),
-                inserted(7, "x"),
-            ],
-            4,
-        );
-        check_held(
-            &[
-                inserted(2, "PUT"),
-                inserted(16, "gzip"),
-                inserted(58, "agent"),
-            ],
-            0,
-        );
-        check_held(
-            &[
-                literal(INSERTED, ":path", "/a"),
-                literal(INSERTED, "x-id", ":path"),
-            ],
-            1,
-        );
-        check_held(
-            &[
-                literal(NOT_INSERTED, ":path", "/a"),
-                literal(NEVER_INDEXED, ":path", "/b"),
-            ],
-            0,
-        );
+        check_held(&[inserted(4, "/a"), inserted(5, "/b"), inserted(1, "host"), inserted(7, "x")], 4);
+        check_held(&[inserted(2, "PUT"), inserted(16, "gzip"), inserted(58, "agent")], 0);
+        check_held(&[literal(INSERTED, ":path", "/a"), literal(INSERTED, "x-id", ":path")], 1);
+        check_held(&[literal(NOT_INSERTED, ":path", "/a"), literal(NEVER_INDEXED, ":path", "/b")], 0);
         check_held(&[indexed(NOT_INSERTED, 4, "/")], 0);
         check_held(&[literal(INSERTED, "", "nothing"), inserted(4, "")], 1);
     }
 
     #[test]
     fn a_huffman_coded_name_is_recognised() {
-        let path = [
-            &[INSERTED][..],
-            &huffman(&[0xb9, 0x58, 0xd3, 0x3f]),
-            &text(b"/"),
-        ]
-        .concat();
+        let path = [&[INSERTED][..], &huffman(&[0xb9, 0x58, 0xd3, 0x3f]), &text(b"/")].concat();
         let other = [&[INSERTED][..], &huffman(&[0xf2, 0xb3, 0x32]), &text(b":")].concat();
         check_held(&[path, other], 1);
     }
@@ -403,19 +341,8 @@ mod tests {
     fn a_dynamic_index_refers_to_the_name_of_its_entry() {
         let inserted = |index, value| indexed(INSERTED, index, value);
         // 62 is the last insertion.
-        check_held(
-            &[inserted(4, "/a"), inserted(62, "/b"), inserted(62, "/c")],
-            3,
-        );
-        check_held(
-            &[
-                inserted(4, "/a"),
-                inserted(16, "br"),
-                inserted(62, "x"),
-                inserted(62, "y"),
-            ],
-            1,
-        );
+        check_held(&[inserted(4, "/a"), inserted(62, "/b"), inserted(62, "/c")], 3);
+        check_held(&[inserted(4, "/a"), inserted(16, "br"), inserted(62, "x"), inserted(62, "y")], 1);
         // 63 continues in a second byte.
         let older = [&[0x7f, 0][..], &text(b"/")].concat();
         check_held(&[inserted(4, "/a"), inserted(16, "br"), older], 2);
@@ -425,10 +352,7 @@ mod tests {
     fn long_texts_and_sizes_of_the_table_are_skipped() {
         let long = "/".repeat(70_000);
         let size = vec![0x20, 0x3f, 0xe1, 0x1f];
-        check_held(
-            &[size, indexed(INSERTED, 4, &long), indexed(INSERTED, 4, "/")],
-            2,
-        );
+        check_held(&[size, indexed(INSERTED, 4, &long), indexed(INSERTED, 4, "/")], 2);
     }
 
     #[test]
@@ -441,10 +365,7 @@ mod tests {
 
     #[test]
     fn an_endless_integer_ends_the_scan() {
-        check_held(
-            &[vec![0x7f; 12], vec![0xff; 12], indexed(INSERTED, 4, "/a")],
-            0,
-        );
+        check_held(&[vec![0x7f; 12], vec![0xff; 12], indexed(INSERTED, 4, "/a")], 0);
     }
 
     #[track_caller]

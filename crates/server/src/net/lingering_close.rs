@@ -44,12 +44,7 @@ struct LingerState {
 
 impl<I> LingeringIo<I> {
     pub(crate) fn new(io: I) -> Self {
-        LingeringIo {
-            io,
-            idle: false,
-            read_since_write: false,
-            linger: None,
-        }
+        LingeringIo { io, idle: false, read_since_write: false, linger: None }
     }
 
     fn record_write(&mut self) {
@@ -84,19 +79,13 @@ impl<I: AsyncRead + Unpin> LingeringIo<I> {
                 Poll::Pending => break,
             }
         }
-        let deadline = linger
-            .deadline
-            .get_or_insert_with(|| Box::pin(sleep(MAX_LINGER)));
+        let deadline = linger.deadline.get_or_insert_with(|| Box::pin(sleep(MAX_LINGER)));
         deadline.as_mut().poll(cx)
     }
 }
 
 impl<I: AsyncRead + Unpin> AsyncRead for LingeringIo<I> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let polled = Pin::new(&mut self.io).poll_read(cx, buffer);
         if polled.is_pending() {
@@ -110,11 +99,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for LingeringIo<I> {
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringIo<I> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.record_write();
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }
@@ -139,10 +124,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> AsyncWrite for LingeringIo<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.linger.is_none() {
             ready!(Pin::new(&mut self.io).poll_shutdown(cx))?;
-            self.linger = Some(LingerState {
-                bytes_left: MAX_DISCARDED,
-                deadline: None,
-            });
+            self.linger = Some(LingerState { bytes_left: MAX_DISCARDED, deadline: None });
         }
         self.poll_discard(cx).map(Ok)
     }
@@ -205,10 +187,7 @@ mod tests {
         assert_eq!(shutdown_time(&mut server).await, Duration::ZERO);
         drop(server);
         let sent = peer.await.unwrap();
-        assert!(
-            (MAX_DISCARDED..MAX_DISCARDED + (128 << 10)).contains(&sent),
-            "{sent}"
-        );
+        assert!((MAX_DISCARDED..MAX_DISCARDED + (128 << 10)).contains(&sent), "{sent}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -81,10 +81,7 @@ impl ListenerLimits {
         ListenerLimits {
             connections: SMALL_CONNECTIONS,
             per_peer: Some(per_peer.min(SMALL_CONNECTIONS_PER_PEER)),
-            connection_limits: ConnectionLimits {
-                first_request: Some(SMALL_FIRST_REQUEST),
-                ..self.connection_limits
-            },
+            connection_limits: ConnectionLimits { first_request: Some(SMALL_FIRST_REQUEST), ..self.connection_limits },
             when_full: WhenFull::EvictSilent,
         }
     }
@@ -154,10 +151,7 @@ impl Listener {
             }
             ListenAddress::Unix(path) => {
                 remove_stale_socket(path).await?;
-                Ok(Some(Listener::Unix(
-                    UnixListener::bind(path)?,
-                    path.clone(),
-                )))
+                Ok(Some(Listener::Unix(UnixListener::bind(path)?, path.clone())))
             }
         }
     }
@@ -245,8 +239,7 @@ impl Listener {
                 let (stream, peer) = listener.accept().await?;
                 let untrusted = (!handler.is_trusted(peer.ip())).then(|| peer_for(peer.ip()));
                 if untrusted.is_some() {
-                    context.peer_permit =
-                        admission.acquire_peer_permit(peer.ip(), &context.metrics.network);
+                    context.peer_permit = admission.acquire_peer_permit(peer.ip(), &context.metrics.network);
                     if context.peer_permit.is_none() {
                         return Ok(()); // dropping the stream closes it
                     }
@@ -254,27 +247,13 @@ impl Listener {
                 context.silent = admission.register(untrusted);
                 stream.set_nodelay(true)?;
                 let peer = EndpointAddress::Tcp(peer);
-                tokio::spawn(handshake_and_serve(
-                    stream,
-                    peer,
-                    handler,
-                    limits,
-                    context,
-                    tls.clone(),
-                ));
+                tokio::spawn(handshake_and_serve(stream, peer, handler, limits, context, tls.clone()));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
                 context.silent = admission.register(None);
                 let peer = EndpointAddress::Unix(path.clone());
-                tokio::spawn(handshake_and_serve(
-                    stream,
-                    peer,
-                    handler,
-                    limits,
-                    context,
-                    tls.clone(),
-                ));
+                tokio::spawn(handshake_and_serve(stream, peer, handler, limits, context, tls.clone()));
             }
         }
         Ok(())
@@ -346,11 +325,7 @@ impl ConnectionAdmission {
             }
         }
         let (counter, log_limit, max) = match exceeded {
-            ExceededCap::Peer => (
-                &metrics.rejected_by_peer_cap,
-                &self.peer_cap_log,
-                self.caps.each,
-            ),
+            ExceededCap::Peer => (&metrics.rejected_by_peer_cap, &self.peer_cap_log, self.caps.each),
             ExceededCap::Listener => {
                 let counter = &metrics.rejected_by_listener_cap;
                 (counter, &self.listener_cap_log, self.caps.all)
@@ -360,9 +335,7 @@ impl ConnectionAdmission {
         if let Some(rejected) = log_limit.count() {
             let what = match exceeded {
                 ExceededCap::Peer => "connection closed, its peer has reached its maximum",
-                ExceededCap::Listener => {
-                    "connection closed, the remaining ones are reserved for trusted peers"
-                }
+                ExceededCap::Listener => "connection closed, the remaining ones are reserved for trusted peers",
             };
             warn!(address = %self.local_address, %peer, max, refused = rejected, "{what}");
         }
@@ -409,15 +382,11 @@ async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     };
     let already_exists = |what: &str| Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
     if !found.file_type().is_socket() {
-        return already_exists(
-            "the path is a file that is not a socket; remove it or choose another path",
-        );
+        return already_exists("the path is a file that is not a socket; remove it or choose another path");
     }
     match UnixStream::connect(path).await {
         Ok(_) => already_exists("another process listens there"),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
-        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         Err(error) => Err(error),
     }
 }
@@ -461,20 +430,13 @@ async fn bind(text: &str) -> io::Result<TcpListener> {
 
 async fn wait_closing(phase: &mut watch::Receiver<ShutdownPhase>) {
     // An error means that the sender is gone, which is a shutdown as well.
-    let _ = phase
-        .wait_for(|phase| *phase == ShutdownPhase::Closing)
-        .await;
+    let _ = phase.wait_for(|phase| *phase == ShutdownPhase::Closing).await;
 }
 
 /// Whether only the accepted connection failed, so that the next can be accepted at once.
 fn is_connection_error(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected,
-    };
-    matches!(
-        error.kind(),
-        ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected | InvalidInput
-    )
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, InvalidInput, NotConnected};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | NotConnected | InvalidInput)
 }
 
 #[cfg(test)]

@@ -63,21 +63,14 @@ pub(crate) enum ExceededCap {
 
 impl PeerLimit {
     pub(crate) fn new(caps: PeerCaps) -> Arc<Self> {
-        Arc::new(PeerLimit {
-            caps,
-            open: Mutex::default(),
-        })
+        Arc::new(PeerLimit { caps, open: Mutex::default() })
     }
 
     /// A permit for one more connection of `address`.
     pub(crate) fn acquire(self: &Arc<Self>, address: IpAddr) -> Result<PeerPermit, ExceededCap> {
         let peer = peer_for(address);
         let open = self.open.lock();
-        if open
-            .each
-            .get(&peer)
-            .is_some_and(|own| *own >= self.caps.each)
-        {
+        if open.each.get(&peer).is_some_and(|own| *own >= self.caps.each) {
             return Err(ExceededCap::Peer);
         }
         if open.all >= self.caps.all {
@@ -93,10 +86,7 @@ impl PeerLimit {
         let mut open = self.open.lock();
         open.all += 1;
         *open.each.entry(peer).or_default() += 1;
-        PeerPermit {
-            limit: Arc::clone(self),
-            peer,
-        }
+        PeerPermit { limit: Arc::clone(self), peer }
     }
 }
 
@@ -156,11 +146,7 @@ mod tests {
     fn peers_together_leave_the_reserved_connections() {
         let peers = peers(3, 2);
         let acquire = |text: &str| peers.acquire(text.parse().unwrap());
-        let held = [
-            acquire("192.0.2.1"),
-            acquire("192.0.2.2"),
-            acquire("192.0.2.3"),
-        ];
+        let held = [acquire("192.0.2.1"), acquire("192.0.2.2"), acquire("192.0.2.3")];
         assert!(held.iter().all(Result::is_ok));
         assert_eq!(acquire("192.0.2.4").err(), Some(ExceededCap::Listener));
         drop(held);

@@ -18,10 +18,7 @@ struct RateLimitedLogState {
 
 impl RateLimitedLog {
     pub(crate) const fn new() -> Self {
-        RateLimitedLog(Mutex::new(RateLimitedLogState {
-            written: None,
-            events: 0,
-        }))
+        RateLimitedLog(Mutex::new(RateLimitedLogState { written: None, events: 0 }))
     }
 
     /// Counts one event. Returns the number of events since the last line if the next line is due.

@@ -40,10 +40,7 @@ pub(super) struct HeadReservation {
 }
 
 impl HeadMemory {
-    pub(super) fn reserve<B>(
-        this: &Arc<Self>,
-        request: &Request<B>,
-    ) -> Result<HeadReservation, HeadError> {
+    pub(super) fn reserve<B>(this: &Arc<Self>, request: &Request<B>) -> Result<HeadReservation, HeadError> {
         let headers = request.headers();
         if headers.len() > MAX_FIELDS {
             return Err(HeadError::TooManyFields);
@@ -54,10 +51,7 @@ impl HeadMemory {
         });
         let target = request.uri().path_and_query();
         let bytes = target.map_or(0, |target| target.as_str().len()) + fields.sum::<usize>();
-        let reservation = HeadReservation {
-            heads: Arc::clone(this),
-            bytes,
-        };
+        let reservation = HeadReservation { heads: Arc::clone(this), bytes };
         if this.0.fetch_add(bytes, Relaxed) + bytes > MAX_CONNECTION_BYTES {
             return Err(HeadError::TooManyBytes);
         }
@@ -124,9 +118,7 @@ mod tests {
         for _ in 0..1_000 {
             assert!(HeadMemory::reserve(&heads, &large).is_ok());
         }
-        let many: Vec<_> = (0..1_000)
-            .map(|_| HeadMemory::reserve(&heads, &large))
-            .collect();
+        let many: Vec<_> = (0..1_000).map(|_| HeadMemory::reserve(&heads, &large)).collect();
         assert!(many.iter().any(Result::is_err));
         drop(many);
         assert_eq!(heads.0.load(Relaxed), 0);

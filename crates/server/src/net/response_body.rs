@@ -66,21 +66,14 @@ impl Drop for CountedChunk {
 
 impl From<Bytes> for ResponseBody {
     fn from(whole: Bytes) -> Self {
-        ResponseBody {
-            rest: BodyRest::Whole(whole),
-        }
+        ResponseBody { rest: BodyRest::Whole(whole) }
     }
 }
 
 impl ResponseBody {
     /// A body with a trailer.
     pub(crate) fn with_trailer(whole: Bytes, name: HeaderName, value: HeaderValue) -> Self {
-        ResponseBody {
-            rest: BodyRest::WithTrailer {
-                whole,
-                trailer: Some((name, value)),
-            },
-        }
+        ResponseBody { rest: BodyRest::WithTrailer { whole, trailer: Some((name, value)) } }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -112,10 +105,7 @@ impl Body for ResponseBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         if let BodyRest::WithTrailer { whole, trailer } = &mut self.rest
             && whole.is_empty()
         {

@@ -86,10 +86,7 @@ impl SilentConnections {
             waker: None,
         };
         table.connections.insert(number, entry);
-        SilentGuard {
-            listener: Arc::clone(this),
-            number,
-        }
+        SilentGuard { listener: Arc::clone(this), number }
     }
 
     /// Registers a connection in a table of at most `max`. If the table is full, the connection that has been silent
@@ -97,11 +94,7 @@ impl SilentConnections {
     pub(crate) fn register_evicting(this: &Arc<Self>, max: usize) -> SilentGuard {
         if this.open() >= max && this.evict(EvictionScope::Listener).is_none() {
             let mut table = this.table.lock();
-            let oldest = table
-                .connections
-                .iter()
-                .min_by_key(|(_, entry)| entry.active_at)
-                .map(|(&number, _)| number);
+            let oldest = table.connections.iter().min_by_key(|(_, entry)| entry.active_at).map(|(&number, _)| number);
             let evicted = oldest.and_then(|number| table.connections.remove(&number));
             drop(table);
             if let Some(evicted) = evicted {
@@ -119,10 +112,7 @@ impl SilentConnections {
             EvictionScope::Untrusted => entry.peer.is_some(),
             EvictionScope::Listener => true,
         };
-        let silent = table
-            .connections
-            .iter()
-            .filter(|(_, entry)| !entry.is_in_flight && is_in_scope(entry));
+        let silent = table.connections.iter().filter(|(_, entry)| !entry.is_in_flight && is_in_scope(entry));
         let (&number, _) = silent.min_by_key(|(_, entry)| entry.active_at)?;
         let entry = table.connections.remove(&number)?;
         drop(table);
@@ -146,12 +136,7 @@ pub(crate) struct EvictedConnection;
 
 impl SilentGuard {
     /// Called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
-    pub(super) fn end_turn(
-        &self,
-        progress: TurnProgress,
-        is_in_flight: bool,
-        waker: &Waker,
-    ) -> TurnEnd {
+    pub(super) fn end_turn(&self, progress: TurnProgress, is_in_flight: bool, waker: &Waker) -> TurnEnd {
         let mut table = self.listener.table.lock();
         let accepted = table.accepted;
         let Some(entry) = table.connections.get_mut(&self.number) else {
@@ -192,12 +177,7 @@ mod tests {
 
     /// Whether the connection was evicted. A turn without progress changes nothing else.
     fn is_evicted(guard: &SilentGuard) -> bool {
-        !guard
-            .listener
-            .table
-            .lock()
-            .connections
-            .contains_key(&guard.number)
+        !guard.listener.table.lock().connections.contains_key(&guard.number)
     }
 
     #[test]

@@ -63,11 +63,7 @@ impl NextHeadSize {
 impl StreamQueue {
     /// A queue whose streams join `waiting` when they have to wait, and are counted in `connection`.
     pub(super) fn new(waiting: Arc<WaitingStreams>, connection: Arc<ConnectionStreams>) -> Self {
-        StreamQueue {
-            queued: Arc::default(),
-            waiting,
-            connection,
-        }
+        StreamQueue { queued: Arc::default(), waiting, connection }
     }
 
     pub(super) fn executor(&self) -> StreamExecutor {
@@ -88,9 +84,7 @@ impl StreamQueue {
         for (mut work, head_bytes) in works {
             if work.as_mut().poll(&mut no_waker).is_pending() {
                 let (waiting, connection) = (&self.waiting, &self.connection);
-                tokio::spawn(WaitingStreams::register(
-                    waiting, work, head_bytes, connection,
-                ));
+                tokio::spawn(WaitingStreams::register(waiting, work, head_bytes, connection));
             }
         }
         any
@@ -113,11 +107,7 @@ pub(super) struct ConnectionWithStreams<'c, C> {
 
 impl<'c, C> ConnectionWithStreams<'c, C> {
     pub(super) fn new(connection: Pin<&'c mut C>, streams: StreamQueue) -> Self {
-        ConnectionWithStreams {
-            connection,
-            streams,
-            turn: None,
-        }
+        ConnectionWithStreams { connection, streams, turn: None }
     }
 
     pub(super) fn connection(self: Pin<&mut Self>) -> Pin<&mut C> {
@@ -163,10 +153,7 @@ mod tests {
     }
 
     /// A stream as hyper builds it: its work holds an executor, and here also something to count.
-    fn stream(
-        executor: &StreamExecutor,
-        held: &Arc<()>,
-    ) -> impl Future<Output = ()> + Send + use<> {
+    fn stream(executor: &StreamExecutor, held: &Arc<()>) -> impl Future<Output = ()> + Send + use<> {
         let (executor, held) = (executor.clone(), Arc::clone(held));
         async move {
             pending::<()>().await;

@@ -169,17 +169,13 @@ impl Activity {
         }
         let streams = self.streams.max_open();
         let max_unread = LargeKind::MIN_STREAMS * RESPONSE_BYTES;
-        let many =
-            streams > LargeKind::MIN_STREAMS || streams > 0 && self.unread.bytes() > max_unread;
+        let many = streams > LargeKind::MIN_STREAMS || streams > 0 && self.unread.bytes() > max_unread;
         many.then_some(LargeKind::Streams)
     }
 
     /// Ends a turn of a connection that may be evicted.
     fn end_turn(&self, guard: &SilentGuard, waker: &Waker) -> TurnEnd {
-        let progress = TurnProgress {
-            requests: self.begun.load(Relaxed),
-            sent: self.unread.progress(),
-        };
+        let progress = TurnProgress { requests: self.begun.load(Relaxed), sent: self.unread.progress() };
         guard.end_turn(progress, self.in_flight.load(Relaxed) > 0, waker)
     }
 
@@ -229,12 +225,8 @@ impl SilenceCounter {
         let is_still = nothing_sent && begun == self.begun && activity.in_flight.load(Relaxed) == 0;
         let is_unread = nothing_sent && activity.unread.bytes() > 0;
         let count = |quarters: u32, goes_on: bool| if goes_on { quarters + 1 } else { 0 };
-        *self = SilenceCounter {
-            begun,
-            sent,
-            still: count(self.still, is_still),
-            unread: count(self.unread, is_unread),
-        };
+        *self =
+            SilenceCounter { begun, sent, still: count(self.still, is_still), unread: count(self.unread, is_unread) };
         self.still.max(self.unread)
     }
 }
@@ -251,10 +243,7 @@ impl ClosingWatch {
         let mut silence = SilenceCounter::default();
         silence.next_quarter(activity);
         silence.still = 0;
-        ClosingWatch {
-            silence,
-            tick: Box::pin(sleep(CLOSING_IDLE_TIME)),
-        }
+        ClosingWatch { silence, tick: Box::pin(sleep(CLOSING_IDLE_TIME)) }
     }
 
     /// Waits until the connection has been idle for a moment: nothing is in flight, and nothing is left to send.
@@ -292,9 +281,7 @@ pub(crate) async fn supervise<C: Future>(
     let open = OpenConnection::count(&context.metrics);
     // The phase may have changed before this connection began.
     let phase = *context.phase.borrow_and_update();
-    activity
-        .leaving
-        .store(phase != ShutdownPhase::Serving, Relaxed);
+    activity.leaving.store(phase != ShutdownPhase::Serving, Relaxed);
     let mut eviction_state = match context.silent.take() {
         Some(guard) => EvictionState::Small(guard),
         None => EvictionState::Unplaced,

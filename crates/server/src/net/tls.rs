@@ -95,11 +95,7 @@ impl ListenerTls {
             && let Some(count) = self.unknown_name_log.count()
         {
             let wanted = self.files.client_names.join(", ");
-            warn!(
-                count,
-                wanted,
-                "client certificates rejected, they have none of the names in --grpc-client-san"
-            );
+            warn!(count, wanted, "client certificates rejected, they have none of the names in --grpc-client-san");
         }
     }
 
@@ -143,17 +139,12 @@ impl ListenerTlsFiles {
             Some((found.modified().ok()?, found.len(), found.ino()))
         };
         let authorities = self.client_authorities.as_deref();
-        [
-            stamp(&self.certificate),
-            stamp(&self.key),
-            authorities.and_then(stamp),
-        ]
+        [stamp(&self.certificate), stamp(&self.key), authorities.and_then(stamp)]
     }
 
     fn read(&self) -> Result<ServerConfig, TlsFilesError> {
         let certificates = certificates(&self.certificate)?;
-        let key =
-            PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
         let mismatch = |error: rustls::Error| TlsFilesError::Mismatch {
             file: self.certificate.clone(),
             reason: error.to_string(),
@@ -166,9 +157,7 @@ impl ListenerTlsFiles {
             None => builder.with_no_client_auth(),
             Some(file) => builder.with_client_cert_verifier(self.client_verifier(file, provider)?),
         };
-        let mut config = builder
-            .with_single_cert(certificates, key)
-            .map_err(mismatch)?;
+        let mut config = builder.with_single_cert(certificates, key).map_err(mismatch)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }
@@ -180,9 +169,7 @@ impl ListenerTlsFiles {
     ) -> Result<Arc<dyn ClientCertVerifier>, TlsFilesError> {
         let mut roots = RootCertStore::empty();
         for authority in certificates(file)? {
-            roots
-                .add(authority)
-                .map_err(|error| bad_file(file, &error))?;
+            roots.add(authority).map_err(|error| bad_file(file, &error))?;
         }
         let genuine = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
             .build()
@@ -190,10 +177,7 @@ impl ListenerTlsFiles {
         Ok(if self.client_names.is_empty() {
             genuine
         } else {
-            Arc::new(ClientNameVerifier {
-                inner: genuine,
-                names: self.client_names.clone(),
-            })
+            Arc::new(ClientNameVerifier { inner: genuine, names: self.client_names.clone() })
         })
     }
 }
@@ -203,19 +187,13 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesErr
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| bad_file(file, &error))?;
     if read.is_empty() {
-        return Err(bad_file(
-            file,
-            &"there is no certificate in it; use a PEM file",
-        ));
+        return Err(bad_file(file, &"there is no certificate in it; use a PEM file"));
     }
     Ok(read)
 }
 
 fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
-    TlsFilesError::File {
-        file: file.to_owned(),
-        reason: reason.to_string(),
-    }
+    TlsFilesError::File { file: file.to_owned(), reason: reason.to_string() }
 }
 
 /// ring, as for connections to a store.

@@ -102,11 +102,7 @@ pub(crate) struct ReservedBytes<'a> {
 
 impl ConnectionUnread {
     pub(crate) fn bytes(&self) -> usize {
-        let bodiless = if self.is_blocked.load(Relaxed) {
-            self.bodiless.load(Relaxed).min(MAX_BODILESS)
-        } else {
-            0
-        };
+        let bodiless = if self.is_blocked.load(Relaxed) { self.bodiless.load(Relaxed).min(MAX_BODILESS) } else { 0 };
         self.held.load(Relaxed) + bodiless * RESPONSE_BYTES
     }
 
@@ -119,10 +115,7 @@ impl ConnectionUnread {
     pub(super) fn hold_response(self: &Arc<Self>, body_bytes: usize) -> HeldBytes {
         let bytes = RESPONSE_BYTES + body_bytes;
         self.held.fetch_add(bytes, Relaxed);
-        HeldBytes {
-            connection: Arc::clone(self),
-            bytes,
-        }
+        HeldBytes { connection: Arc::clone(self), bytes }
     }
 
     /// Counts a response without a body. The HTTP/2 library does not report when it is sent.
@@ -176,10 +169,7 @@ impl ConnectionUnread {
             is_room.then_some(held + bytes)
         };
         self.held.fetch_update(SeqCst, SeqCst, fits).ok()?;
-        Some(ReservedBytes {
-            connection: self,
-            bytes,
-        })
+        Some(ReservedBytes { connection: self, bytes })
     }
 }
 
@@ -214,12 +204,7 @@ impl Drop for ReservedBytes<'_> {
 
 impl UnreadResponses {
     pub(crate) fn new(max_bytes: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(UnreadResponses {
-            max_bytes,
-            metrics,
-            closed_log: RateLimitedLog::new(),
-            table: Mutex::default(),
-        })
+        Arc::new(UnreadResponses { max_bytes, metrics, closed_log: RateLimitedLog::new(), table: Mutex::default() })
     }
 
     /// Counts and logs a connection that is closed with `bytes` unread.
@@ -284,15 +269,8 @@ struct UnreadRegistration {
 }
 
 impl<'a> UnreadGuard<'a> {
-    pub(super) fn new(
-        listener: &'a UnreadResponses,
-        connection: &'a Arc<ConnectionUnread>,
-    ) -> Self {
-        UnreadGuard {
-            listener,
-            connection,
-            registration: None,
-        }
+    pub(super) fn new(listener: &'a UnreadResponses, connection: &'a Arc<ConnectionUnread>) -> Self {
+        UnreadGuard { listener, connection, registration: None }
     }
 
     /// Called when the connection can do nothing more for now. `waker` wakes it when it is evicted.
@@ -307,9 +285,10 @@ impl<'a> UnreadGuard<'a> {
         let (bytes, progress) = (connection.bytes(), connection.progress());
         if bytes < MIN_TRACKED_BYTES {
             self.leave();
-        } else if self.registration.is_none_or(|registration| {
-            registration.bytes != bytes || registration.progress != progress
-        }) {
+        } else if self
+            .registration
+            .is_none_or(|registration| registration.bytes != bytes || registration.progress != progress)
+        {
             self.register(bytes, progress, waker);
         }
         TurnEnd::Continue
@@ -329,20 +308,12 @@ impl<'a> UnreadGuard<'a> {
         if let Some(registration) = before {
             table.remove(registration.number);
         }
-        let entry = UnreadEntry {
-            bytes,
-            connection: Arc::clone(self.connection),
-            waker: waker.clone(),
-        };
+        let entry = UnreadEntry { bytes, connection: Arc::clone(self.connection), waker: waker.clone() };
         table.insert(number, entry);
         let evicted = table.evict(self.listener.max_bytes);
         self.update_gauge(bytes_before, table.bytes);
         drop(table);
-        self.registration = Some(UnreadRegistration {
-            number,
-            bytes,
-            progress,
-        });
+        self.registration = Some(UnreadRegistration { number, bytes, progress });
         for entry in evicted {
             entry.connection.is_evicted.store(true, Relaxed);
             entry.waker.wake();
@@ -388,10 +359,7 @@ mod tests {
     fn peer(bytes: usize) -> Peer {
         let connection = Arc::new(ConnectionUnread::default());
         let responses = vec![connection.hold_response(bytes - RESPONSE_BYTES)];
-        Peer {
-            connection,
-            responses,
-        }
+        Peer { connection, responses }
     }
 
     fn is_evicted(guard: &mut UnreadGuard<'_>) -> bool {

@@ -183,14 +183,8 @@ impl WaitingStreams {
         connection: &Arc<ConnectionStreams>,
     ) -> WaitingStream {
         let bytes = Self::STREAM_BYTES + head_bytes;
-        let state = WorkState {
-            work: Some(work),
-            waker: Waker::noop().clone(),
-        };
-        let work = Arc::new(WaitingWork {
-            state: Mutex::new(state),
-            connection: Arc::clone(connection),
-        });
+        let state = WorkState { work: Some(work), waker: Waker::noop().clone() };
+        let work = Arc::new(WaitingWork { state: Mutex::new(state), connection: Arc::clone(connection) });
         connection.waiting.fetch_add(1, Relaxed);
         let mut evicted = Vec::new();
         let mut table = this.table.lock();
@@ -210,11 +204,7 @@ impl WaitingStreams {
             evicted.connection.count_evicted(this);
             evicted.evict();
         }
-        WaitingStream {
-            table: Arc::clone(this),
-            number,
-            work,
-        }
+        WaitingStream { table: Arc::clone(this), number, work }
     }
 
     /// Whether so many connections still have to end that other connections must not be read.
@@ -327,12 +317,9 @@ mod tests {
     async fn others_wait_while_many_connections_have_to_end() {
         let streams = WaitingStreams::new(0, Arc::default());
         let lose_all = |connection: &ConnectionStreams| {
-            (0..2 * ConnectionStreams::MAX_EVICTED)
-                .for_each(|_| connection.count_evicted(&streams));
+            (0..2 * ConnectionStreams::MAX_EVICTED).for_each(|_| connection.count_evicted(&streams));
         };
-        let connections: Vec<ConnectionStreams> = (0..=MAX_LEAVING)
-            .map(|_| ConnectionStreams::default())
-            .collect();
+        let connections: Vec<ConnectionStreams> = (0..=MAX_LEAVING).map(|_| ConnectionStreams::default()).collect();
         connections.iter().for_each(&lose_all);
         assert!(connections.iter().all(ConnectionStreams::must_close) && streams.has_backlog());
         let turns: Vec<_> = (0..3)
@@ -353,9 +340,7 @@ mod tests {
         let late = ConnectionStreams::default();
         late.end(&streams);
         lose_all(&late);
-        connections[1..]
-            .iter()
-            .for_each(|connection| connection.end(&streams));
+        connections[1..].iter().for_each(|connection| connection.end(&streams));
         assert_eq!(streams.leaving.load(Relaxed), 0);
     }
 

@@ -145,8 +145,7 @@ mod tests {
 
     #[test]
     fn beside_files_only_envoy_needs_the_control_plane() {
-        let [files, plane] =
-            [MissingConfigError::Files, MissingConfigError::ControlPlane].map(Some);
+        let [files, plane] = [MissingConfigError::Files, MissingConfigError::ControlPlane].map(Some);
         check(true, true, true, &[], [None, plane]);
         check(true, true, true, &[ControlPlane], [None, None]);
         // What the control plane sends does not replace files with faults.

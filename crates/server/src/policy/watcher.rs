@@ -33,10 +33,7 @@ pub(crate) const BUILT_IN_RULES: &str = include_str!("builtin.yaml");
 /// Longer than it takes to read the largest files that are accepted.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-const BUILT_IN_FILE: SourceFile<'_> = SourceFile {
-    name: "built-in",
-    text: BUILT_IN_RULES,
-};
+const BUILT_IN_FILE: SourceFile<'_> = SourceFile { name: "built-in", text: BUILT_IN_RULES };
 
 /// Watches the sources of rules and keys. Stops when dropped.
 #[derive(Debug)]
@@ -85,10 +82,7 @@ struct PolicyStatus {
 }
 
 /// The rules at `path`, or the built-in ones.
-pub(crate) fn load_policy(
-    path: Option<&Path>,
-    reading: impl Into<PolicyOptions>,
-) -> Result<Policy, String> {
+pub(crate) fn load_policy(path: Option<&Path>, reading: impl Into<PolicyOptions>) -> Result<Policy, String> {
     match path {
         None => Policy::parse_for(&[BUILT_IN_FILE], reading).map_err(|error| error.to_string()),
         Some(path) => Policy::load_for(path, reading).map_err(|error| error.to_string()),
@@ -122,9 +116,7 @@ impl PolicyWatcher {
         let reload_warnings = Arc::<ReloadWarnings>::default();
         let path = from.path.as_deref();
         let ignored_files = Arc::new(IgnoredFiles::of(path, from.pick));
-        tokio::spawn(ignored_files::watch_for_ignored_files(Arc::downgrade(
-            &ignored_files,
-        )));
+        tokio::spawn(ignored_files::watch_for_ignored_files(Arc::downgrade(&ignored_files)));
         let follower = match &from.path {
             None => {
                 record_in_force(service, "rules", &mut lock_status(&status));
@@ -140,9 +132,7 @@ impl PolicyWatcher {
                     if let PolicyEvent::Rules(_) = event {
                         observed_files.warn();
                     }
-                    if let PolicyEvent::Rules(FileState::Current)
-                    | PolicyEvent::Keys(FileState::Current) = event
-                    {
+                    if let PolicyEvent::Rules(FileState::Current) | PolicyEvent::Keys(FileState::Current) = event {
                         file_warnings.warn(&observer);
                     }
                 };
@@ -161,12 +151,7 @@ impl PolicyWatcher {
             };
             XdsSubscription::start(plane, xds_applier(service), Arc::new(on_event))
         });
-        Ok(PolicyWatcher {
-            follower,
-            control_plane,
-            status,
-            ignored_files,
-        })
+        Ok(PolicyWatcher { follower, control_plane, status, ignored_files })
     }
 
     /// Waits for the first message of the control plane, if there is one.
@@ -226,14 +211,8 @@ impl PolicyStatus {
     }
 
     fn stale(&self) -> Option<String> {
-        let all = [
-            ("rules", &self.rules),
-            ("keys", &self.keys),
-            ("xds", &self.xds),
-        ];
-        let reasons = all
-            .into_iter()
-            .filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
+        let all = [("rules", &self.rules), ("keys", &self.keys), ("xds", &self.xds)];
+        let reasons = all.into_iter().filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
         reasons.reduce(|one, next| format!("{one}\n{next}"))
     }
 }
@@ -278,9 +257,7 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
     match event {
         xds::XdsEvent::Connected => {
             // A rejected configuration stays rejected.
-            let is_away = |why: &String| {
-                why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT)
-            };
+            let is_away = |why: &String| why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT);
             if status.xds.as_ref().is_some_and(is_away) {
                 status.xds = None;
             }
@@ -290,9 +267,7 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
             status.xds = None;
             let version = SanitizedText(version).to_string();
             info!(version, "the control plane sent limits");
-            service
-                .first_config
-                .record_loaded(ConfigSource::ControlPlane);
+            service.first_config.record_loaded(ConfigSource::ControlPlane);
             record_in_force(service, "xds", &mut status);
         }
         xds::XdsEvent::Rejected { version, why } => {
@@ -304,24 +279,14 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
         xds::XdsEvent::Disconnected { why, wait_ms } => {
             let why = SanitizedText(why).to_string();
             let is_loaded = service.first_config.is_loaded(ConfigSource::ControlPlane);
-            let reason = if is_loaded {
-                CONTROL_PLANE_LOST
-            } else {
-                CONTROL_PLANE_SILENT
-            };
+            let reason = if is_loaded { CONTROL_PLANE_LOST } else { CONTROL_PLANE_SILENT };
             if status.xds.is_none() {
                 status.xds = Some(format!("{reason}: {why}"));
             }
             if is_loaded {
-                warn!(
-                    why,
-                    wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force"
-                );
+                warn!(why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
             } else {
-                warn!(
-                    why,
-                    wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does"
-                );
+                warn!(why, wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does");
             }
         }
     }
@@ -358,9 +323,7 @@ fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
     reload.successful.set(u64::from(stale.is_none()));
     if stale.is_none() {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        reload
-            .success_epoch_secs
-            .set(now.map_or(0, |now| now.as_secs()));
+        reload.success_epoch_secs.set(now.map_or(0, |now| now.as_secs()));
     }
     let hash = hex(policy.digest());
     info!(
@@ -380,12 +343,7 @@ fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
 /// Logs the warnings of `tidegate lint` about rules that come into force: the first few in full, the others as a
 /// count. A warning that was logged last is not repeated for the same version, or if the rules of the files have
 /// not changed.
-fn log_warnings(
-    warnings: &[Warning],
-    what: &str,
-    version: u64,
-    last: Option<&(u64, Vec<Warning>)>,
-) {
+fn log_warnings(warnings: &[Warning], what: &str, version: u64, last: Option<&(u64, Vec<Warning>)>) {
     const MAX_LOGGED: usize = 10;
     let repeated = match last {
         Some((known, last)) if *known == version || what != "rules" => &last[..],
@@ -393,9 +351,7 @@ fn log_warnings(
     };
     let identity = |warning: &'_ Warning| (warning.location.clone(), warning.message.clone());
     let repeated: BTreeSet<_> = repeated.iter().map(identity).collect();
-    let fresh = warnings
-        .iter()
-        .filter(|warning| !repeated.contains(&identity(warning)));
+    let fresh = warnings.iter().filter(|warning| !repeated.contains(&identity(warning)));
     for warning in fresh.clone().take(MAX_LOGGED) {
         warn!("{warning}");
     }
@@ -420,10 +376,7 @@ mod tests {
 
     #[test]
     fn the_built_in_rules_are_good_and_raise_no_warning() {
-        assert_eq!(
-            tidegate_rules::lint(&load_policy(None, Capabilities::MEMORY).unwrap().rules),
-            []
-        );
+        assert_eq!(tidegate_rules::lint(&load_policy(None, Capabilities::MEMORY).unwrap().rules), []);
     }
 
     /// Good keys hid rules that were still rejected, and good rules hid rejected keys.
@@ -437,11 +390,7 @@ mod tests {
             (PolicyEvent::Rules(good), true, None),
             (PolicyEvent::Rules(bad), true, Some("rules: line 3")),
             (PolicyEvent::Keys(good), true, Some("rules: line 3")),
-            (
-                PolicyEvent::Keys(bad),
-                true,
-                Some("rules: line 3\nkeys: line 3"),
-            ),
+            (PolicyEvent::Keys(bad), true, Some("rules: line 3\nkeys: line 3")),
             (PolicyEvent::Rules(good), true, Some("keys: line 3")),
             (PolicyEvent::Keys(good), true, None),
             (PolicyEvent::Keys(bad), true, Some("keys: line 3")),

@@ -26,10 +26,7 @@ const TOKENS: &[&[u8]] = &[
 ];
 
 /// Collects the fields of the message and of everything in it that parses as a message.
-fn walk<'a>(
-    fields: ProtobufFields<'a>,
-    found: &mut Vec<ProtobufField<'a>>,
-) -> Result<(), ProtobufError> {
+fn walk<'a>(fields: ProtobufFields<'a>, found: &mut Vec<ProtobufField<'a>>) -> Result<(), ProtobufError> {
     for field in fields {
         let field = field?;
         found.push(field);

@@ -13,9 +13,9 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStoreError, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome,
-    PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle,
-    Settled, SingleOutcomes, Store, StoreResult, UnacknowledgedError,
+    Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome, PermitReply, PermitRequest,
+    Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle, Settled, SingleOutcomes, Store, StoreResult,
+    UnacknowledgedError,
 };
 use tidegate_rules::RuleSet;
 use tokio::sync::Notify;
@@ -112,13 +112,8 @@ impl AnyStore {
         secret: &Secret,
         rules: &RuleSet,
     ) -> Result<Self, JournalOpenError> {
-        let (memory, journal) = (
-            MemoryStore::with_cap(clock, cap),
-            data_dir::journal_path(folder),
-        );
-        let limit = |of: tidegate::stores::disk::JournalCounterId<'_>| {
-            data_dir::limit_for_counter(rules, of)
-        };
+        let (memory, journal) = (MemoryStore::with_cap(clock, cap), data_dir::journal_path(folder));
+        let limit = |of: tidegate::stores::disk::JournalCounterId<'_>| data_dir::limit_for_counter(rules, of);
         let opened = panics::without_panic_reports(|| {
             DiskStore::open(&journal, secret, memory, limit, Box::new(log_journal_event))
         });
@@ -130,10 +125,7 @@ impl AnyStore {
 
     /// Counters in the Redis or Valkey at `url`. Nothing is counted there before [`join`] has the secret that the
     /// nodes share.
-    pub(crate) fn shared(
-        url: &str,
-        settings: resilience::ResilienceSettings,
-    ) -> Result<Self, SharedStoreError> {
+    pub(crate) fn shared(url: &str, settings: resilience::ResilienceSettings) -> Result<Self, SharedStoreError> {
         let bare = Redis::open(&RedisConfig {
             reply_timeout: settings.budget.duration().max(MAX_REPLY_TIME),
             ..RedisConfig::new(url)
@@ -149,13 +141,7 @@ impl AnyStore {
         };
         let watcher = Arc::new(move |event| observer.on_event(&event));
         let store = resilience::resilient(bare.clone(), TokioRuntime::new()?, settings, watcher);
-        Ok(AnyStore::Shared(SharedStore {
-            store,
-            redis: bare,
-            series,
-            health,
-            loss_notify: lost,
-        }))
+        Ok(AnyStore::Shared(SharedStore { store, redis: bare, series, health, loss_notify: lost }))
     }
 
     /// Whether a decision never waits.
@@ -293,10 +279,7 @@ impl AnyStore {
                     lost: stats.lost,
                     failing: stats.failing,
                 };
-                StoreFacts::Memory(MemoryFacts {
-                    journal: Some(journal),
-                    ..memory_facts(store.memory())
-                })
+                StoreFacts::Memory(MemoryFacts { journal: Some(journal), ..memory_facts(store.memory()) })
             }
         }
     }
@@ -319,9 +302,9 @@ fn memory_facts(store: &MemoryStore<SystemClock>) -> MemoryFacts {
 /// Logs a change of the journal once.
 fn log_journal_event(event: JournalEvent) {
     match event {
-        JournalEvent::Failing(why) => error!(
-            "{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` deny"
-        ),
+        JournalEvent::Failing(why) => {
+            error!("{why}; durable counts are in memory alone, and rules with `on_store_failure: deny` deny")
+        }
         JournalEvent::Recovered => {
             info!("durable counts are on disk again, including those of the outage")
         }
@@ -331,11 +314,7 @@ fn log_journal_event(event: JournalEvent) {
 /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. Until
 /// then this node decides by its share of each limit. A store without a secret gets the secret that it was last
 /// `known` by. Returns the secret once this node counts there.
-pub(crate) async fn join(
-    limiter: &Limiter<AnyStore>,
-    own: Option<&Secret>,
-    known: Option<&Secret>,
-) -> Option<Secret> {
+pub(crate) async fn join(limiter: &Limiter<AnyStore>, own: Option<&Secret>, known: Option<&Secret>) -> Option<Secret> {
     let AnyStore::Shared(shared) = limiter.store() else {
         return None;
     };
@@ -347,11 +326,7 @@ pub(crate) async fn join(
             let restored = || shared.redis.restore_secret(known, false);
             shared.agree_on_secret(restored).await
         }
-        _ => {
-            shared
-                .agree_on_secret(|| shared.redis.share_secret(own))
-                .await
-        }
+        _ => shared.agree_on_secret(|| shared.redis.share_secret(own)).await,
     };
     limiter.use_secret(secret.clone());
     shared.redis.unlock();
@@ -376,9 +351,7 @@ pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Sec
     };
     loop {
         let _lost_or_time = timeout(SECRET_CHECK_INTERVAL, shared.loss_notify.notified()).await;
-        let theirs = shared
-            .agree_on_secret(|| shared.redis.restore_secret(&secret, given))
-            .await;
+        let theirs = shared.agree_on_secret(|| shared.redis.restore_secret(&secret, given)).await;
         if theirs.fingerprint_key() != secret.fingerprint_key() {
             warn!("the nodes of this store have another secret now; counting under that one");
             limiter.use_secret(theirs.clone());
@@ -406,27 +379,16 @@ pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUni
     }
     let policy = limiter.policy().load();
     let counters = shared.store.restore_pending(pending, |of| {
-        let counter = JournalCounterId {
-            rule: &of.rule,
-            rate: of.rate,
-            tag: of.limit.tag,
-            subject: of.subject,
-        };
+        let counter = JournalCounterId { rule: &of.rule, rate: of.rate, tag: of.limit.tag, subject: of.subject };
         let of_rule = || {
             let rule = policy.rules.rule(of.rule.as_str())?;
-            Some((
-                data_dir::limit_for_counter(&policy.rules, counter)?,
-                *rule.options(),
-            ))
+            Some((data_dir::limit_for_counter(&policy.rules, counter)?, *rule.options()))
         };
         of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
     });
     info!(counters, "pending charges restored");
     if let without_limit @ 1.. = pending.len() - counters {
-        warn!(
-            without_limit,
-            "pending charges of rules that are gone are dropped"
-        );
+        warn!(without_limit, "pending charges of rules that are gone are dropped");
     }
 }
 
@@ -528,10 +490,7 @@ impl SharedStore {
 
     /// Waits for a connection, and reports why there is none.
     async fn wait_connected(&self) {
-        while timeout(CONNECT_REPORT_DELAY, self.redis.ready())
-            .await
-            .is_err()
-        {
+        while timeout(CONNECT_REPORT_DELAY, self.redis.ready()).await.is_err() {
             if let Some(fault) = self.redis.last_error() {
                 self.report_join_failure(&fault.cause());
             }
@@ -599,10 +558,7 @@ impl Store for AnyStore {
             && self.is_lapsed_at_cap(refund)
             && let Some(times) = LAPSED_REFUNDS_LOG.count()
         {
-            warn!(
-                times,
-                "not refunded: at --memory-cap there is no room to remember that a receipt was used"
-            );
+            warn!(times, "not refunded: at --memory-cap there is no room to remember that a receipt was used");
         }
         refunded
     }
@@ -662,12 +618,7 @@ mod tests {
         let clock = SystemClock::new();
         let counters = AnyStore::in_memory(clock, 1 << 20);
         let good = clock.now().plus(Nanos::from_secs(3_600));
-        let refund = |id, expires_at| Refund {
-            id,
-            charged_at: clock.now(),
-            expires_at,
-            set: ChargeSet::default(),
-        };
+        let refund = |id, expires_at| Refund { id, charged_at: clock.now(), expires_at, set: ChargeSet::default() };
         let late = refund(MAX_REFUNDS, Nanos::ZERO);
         assert_eq!(counters.refund(&late).await.unwrap(), Refunded::Lapsed);
         assert!(!counters.is_lapsed_at_cap(&late));

@@ -99,15 +99,10 @@ pub(crate) fn limit_for_counter(rules: &RuleSet, counter: JournalCounterId<'_>) 
         let limits = rule.limits(None, "");
         limits.get(usize::from(counter.rate)).or(limits.last())
     };
-    let limit = rule
-        .limit_with_tag(counter.rate.into(), counter.tag)
-        .or_else(current_limit)?;
+    let limit = rule.limit_with_tag(counter.rate.into(), counter.tag).or_else(current_limit)?;
     Some(limit.for_subject(counter.subject.seed()))
 }
 
 fn error_message(path: &Path, error: &io::Error) -> String {
-    format!(
-        "{}: {error}; see whether the folder of --data-dir can be written",
-        path.display()
-    )
+    format!("{}: {error}; see whether the folder of --data-dir can be written", path.display())
 }

@@ -88,16 +88,10 @@ impl MembershipFile {
     /// Locks the file in `folder`, which exists.
     pub(crate) fn lock(folder: &Path) -> Result<Self, MembershipFileError> {
         let lock_path = folder.join("roster.lock");
-        let system = |source| MembershipFileError::System {
-            path: lock_path.clone(),
-            source,
-        };
+        let system = |source| MembershipFileError::System { path: lock_path.clone(), source };
         let lock_file = File::create(&lock_path).map_err(system)?;
         match lock_file.try_lock() {
-            Ok(()) => Ok(MembershipFile {
-                path: folder.join("roster"),
-                _lock: lock_file,
-            }),
+            Ok(()) => Ok(MembershipFile { path: folder.join("roster"), _lock: lock_file }),
             Err(TryLockError::WouldBlock) => Err(MembershipFileError::Locked(lock_path)),
             Err(TryLockError::Error(source)) => Err(system(source)),
         }
@@ -115,9 +109,7 @@ impl MembershipFile {
         };
         let text = str::from_utf8(&text).ok();
         let membership = text.and_then(MembershipList::parse);
-        membership
-            .map(Some)
-            .ok_or_else(|| io::Error::other(MembershipParseError))
+        membership.map(Some).ok_or_else(|| io::Error::other(MembershipParseError))
     }
 
     /// Replaces the file. A concurrent reader sees the old list or the new one, each complete.
@@ -146,10 +138,7 @@ mod tests {
         assert_eq!(file.read().unwrap(), None);
         file.write(&membership()).unwrap();
         assert_eq!(file.read().unwrap(), Some(membership()));
-        assert!(matches!(
-            MembershipFile::lock(folder),
-            Err(MembershipFileError::Locked(_))
-        ));
+        assert!(matches!(MembershipFile::lock(folder), Err(MembershipFileError::Locked(_))));
         drop(file);
         let again = MembershipFile::lock(folder).unwrap();
         assert_eq!(again.read().unwrap().unwrap().own_id(), NodeId(2));
@@ -171,14 +160,7 @@ mod tests {
             assert_eq!(MembershipList::parse(&text[..end]), None, "{end}");
         }
         let stranger = text.replacen("0000000000000002", "0000000000000007", 1);
-        assert_eq!(
-            MembershipList::parse(&stranger),
-            None,
-            "it must list itself"
-        );
-        assert_eq!(
-            MembershipList::parse(&text.replace("roster 1", "roster 2")),
-            None
-        );
+        assert_eq!(MembershipList::parse(&stranger), None, "it must list itself");
+        assert_eq!(MembershipList::parse(&text.replace("roster 1", "roster 2")), None);
     }
 }

@@ -106,12 +106,7 @@ impl NodeIdentity {
             tokio::spawn(persist_pending(Arc::clone(service), pending));
         }
         let service = Arc::clone(service);
-        tokio::spawn(persist_membership(
-            service,
-            self.id,
-            self.last_membership,
-            Arc::new(file),
-        ));
+        tokio::spawn(persist_membership(service, self.id, self.last_membership, Arc::new(file)));
     }
 }
 

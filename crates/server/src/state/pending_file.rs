@@ -33,9 +33,7 @@ pub(crate) struct PendingFileError;
 impl PendingFile {
     /// The file in `folder`, which only this process uses.
     pub(crate) fn new(folder: &Path) -> Self {
-        PendingFile {
-            path: folder.join("pending"),
-        }
+        PendingFile { path: folder.join("pending") }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -116,13 +114,7 @@ fn parse_line(line: &str, format: PendingFileFormat) -> Option<PendingUnits> {
     let units = fields.next()?.parse().ok()?;
     let at = Nanos::new(fields.next()?.parse().ok()?);
     // A limit with a count of 0 does not compile.
-    let mut limit = PendingLimit {
-        tag,
-        algorithm: Algorithm::FixedWindow,
-        count: 0,
-        per: Nanos::ZERO,
-        capacity: 0,
-    };
+    let mut limit = PendingLimit { tag, algorithm: Algorithm::FixedWindow, count: 0, per: Nanos::ZERO, capacity: 0 };
     if format == PendingFileFormat::WithLimits {
         limit.algorithm = Algorithm::from_name(fields.next()?)?;
         limit.count = fields.next()?.parse().ok()?;

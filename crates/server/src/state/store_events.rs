@@ -50,10 +50,7 @@ impl StoreObserver {
             StoreEvent::Exact => info!("decisions are exact"),
             StoreEvent::LateWrittenBack { .. } => {} // counted, and too frequent for the log
             StoreEvent::WrittenBack { counters, units } => {
-                info!(
-                    counters,
-                    units, "charged what was admitted without the store"
-                );
+                info!(counters, units, "charged what was admitted without the store");
             }
             // One event for each call: the series counts them, and a line for each would fill the log.
             StoreEvent::Unconfirmed { .. } => {}
@@ -87,10 +84,7 @@ fn log_clock(change: ClockEvent) {
     };
     let (offset_ms, error_ms) = (millis(offset.nanos), offset.error.millis_up());
     match level {
-        ClockLevel::Fine => info!(
-            offset_ms,
-            error_ms, "the store's clock and this node's agree"
-        ),
+        ClockLevel::Fine => info!(offset_ms, error_ms, "the store's clock and this node's agree"),
         ClockLevel::Warn => warn!(offset_ms, error_ms, "{CLOCKS_APART}"),
         ClockLevel::Alarm => error!(offset_ms, error_ms, "{CLOCKS_APART}"),
     }

@@ -54,23 +54,14 @@ pub(crate) enum StoreReport {
     /// The store fails for another reason than before.
     CauseChanged { cause: FailureCause },
     /// The store still fails.
-    StillFailing {
-        cause: FailureCause,
-        lasted: Duration,
-        errors: u64,
-    },
+    StillFailing { cause: FailureCause, lasted: Duration, errors: u64 },
     /// The store replies again.
     Recovered { lasted: Duration, errors: u64 },
 }
 
 impl StoreHealth {
     /// The breaker opened. `errors` is the number of errors since the start of this process.
-    pub(crate) fn opened(
-        &self,
-        now: Instant,
-        cause: &FailureCause,
-        errors: u64,
-    ) -> Option<StoreReport> {
+    pub(crate) fn opened(&self, now: Instant, cause: &FailureCause, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
         health.breaker_is_open = true;
         health.begin(now, cause, errors)
@@ -83,12 +74,7 @@ impl StoreHealth {
     }
 
     /// This node tried to join the store and could not.
-    pub(crate) fn not_joined(
-        &self,
-        now: Instant,
-        cause: &FailureCause,
-        errors: u64,
-    ) -> Option<StoreReport> {
+    pub(crate) fn not_joined(&self, now: Instant, cause: &FailureCause, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
         health.not_joined = Some(cause.clone());
         health.begin(now, cause, errors)
@@ -103,12 +89,7 @@ impl StoreHealth {
 
     /// Called at intervals. `last` is the cause of the last error. A node that has not joined has its own cause:
     /// its pings fail because it has not joined.
-    pub(crate) fn tick(
-        &self,
-        now: Instant,
-        last: Option<FailureCause>,
-        errors: u64,
-    ) -> Option<StoreReport> {
+    pub(crate) fn tick(&self, now: Instant, last: Option<FailureCause>, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
         let last = health.not_joined.clone().or(last);
         let outage = health.outage.as_mut()?;
@@ -184,11 +165,7 @@ impl StoreReport {
                 let kind = cause.kind.name();
                 warn!(kind, "the store fails for another reason: {cause}");
             }
-            StoreReport::StillFailing {
-                cause,
-                lasted,
-                errors,
-            } => {
+            StoreReport::StillFailing { cause, lasted, errors } => {
                 let (kind, seconds) = (cause.kind.name(), lasted.as_secs());
                 warn!(kind, seconds, errors, "the store still fails: {cause}");
             }
@@ -220,10 +197,7 @@ mod tests {
         let first = health.opened(began, &auth, 7);
         assert_eq!(first, Some(StoreReport::Failed { cause: auth }));
         let last = health.closed(began + seconds(5), 32);
-        let recovered = StoreReport::Recovered {
-            lasted: seconds(5),
-            errors: 25,
-        };
+        let recovered = StoreReport::Recovered { lasted: seconds(5), errors: 25 };
         assert_eq!(last, Some(recovered));
         assert_eq!(health.tick(began + seconds(500), None, 32), None);
     }
@@ -233,9 +207,7 @@ mod tests {
     fn an_outage_lasts_until_the_breaker_is_closed_and_the_node_has_joined() {
         let (health, began) = (StoreHealth::default(), Instant::now());
         let clusterdown = cause(FailureKind::Clusterdown);
-        let failed = StoreReport::Failed {
-            cause: clusterdown.clone(),
-        };
+        let failed = StoreReport::Failed { cause: clusterdown.clone() };
         assert_eq!(health.not_joined(began, &clusterdown, 1), Some(failed));
         let again = health.not_joined(began + seconds(1), &clusterdown, 2);
         assert_eq!(again, None);
@@ -243,10 +215,7 @@ mod tests {
         assert_eq!(health.opened(began + seconds(2), &silent, 3), None);
         assert_eq!(health.closed(began + seconds(3), 4), None);
         assert_eq!(health.outage().unwrap().since, began);
-        let recovered = StoreReport::Recovered {
-            lasted: seconds(4),
-            errors: 4,
-        };
+        let recovered = StoreReport::Recovered { lasted: seconds(4), errors: 4 };
         assert_eq!(health.joined(began + seconds(4), 5), Some(recovered));
         assert_eq!(health.joined(began + seconds(5), 5), None);
     }
@@ -307,9 +276,7 @@ mod tests {
             let report = health.tick(at(second), Some(loading.clone()), second)?;
             Some((second, report))
         });
-        let changed = StoreReport::CauseChanged {
-            cause: loading.clone(),
-        };
+        let changed = StoreReport::CauseChanged { cause: loading.clone() };
         assert_eq!(lines.collect::<Vec<_>>(), [(42, changed)]);
     }
 }

@@ -24,31 +24,18 @@ struct PermitScenario {
 impl PermitScenario {
     fn new() -> Self {
         let redis = Redis::redis7();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let proxy = runtime.block_on(FaultProxy::new(redis.address())).unwrap();
         let url = format!("redis://{}", proxy.address());
         let rules = UPLOADS.replace("concurrent: 2", "concurrent: 1");
         let node = TestServer::with(&rules, &["--store", &url, "--store-budget", "30000"]);
         exact(&node);
         proxy.set(ProxyFault::Delay(Duration::from_millis(HOUR_MS)));
-        PermitScenario {
-            redis,
-            proxy,
-            node,
-            runtime,
-        }
+        PermitScenario { redis, proxy, node, runtime }
     }
 
     fn is_taken(&self) -> bool {
-        !self
-            .redis
-            .run_command(&["KEYS", "*s:uploads"])
-            .trim()
-            .is_empty()
+        !self.redis.run_command(&["KEYS", "*s:uploads"]).trim().is_empty()
     }
 
     fn wait_taken(&self) {
@@ -62,9 +49,7 @@ impl PermitScenario {
         // Connections with late replies end, and new ones have none.
         let before = self.proxy.accepted();
         self.proxy.set(ProxyFault::Closed);
-        wait_for("another connection", || {
-            (self.proxy.accepted() > before).then_some(())
-        });
+        wait_for("another connection", || (self.proxy.accepted() > before).then_some(()));
         self.proxy.set(ProxyFault::None);
         exact(&self.node);
         let next = acquire(&mut self.node.client(), HOUR_MS);
@@ -77,9 +62,7 @@ impl PermitScenario {
 fn a_caller_that_closes_its_connection_leaves_no_permit_taken() {
     let scene = PermitScenario::new();
     let mut client = scene.node.client();
-    client
-        .send("POST", "/v1/acquire", &[], &ada(HOUR_MS))
-        .unwrap();
+    client.send("POST", "/v1/acquire", &[], &ada(HOUR_MS)).unwrap();
     scene.wait_taken();
     drop(client);
     scene.comes_free();
@@ -91,9 +74,7 @@ fn a_caller_that_resets_its_stream_leaves_no_permit_taken() {
     let (client, _reply) = scene.runtime.block_on(async {
         let client = http2::connect(&scene.node, 65_535).await;
         let mut client = client.ready().await.unwrap();
-        let (reply, mut stream) = client
-            .send_request(http2::post("/v1/acquire"), false)
-            .unwrap();
+        let (reply, mut stream) = client.send_request(http2::post("/v1/acquire"), false).unwrap();
         stream.send_data(Bytes::from(ada(HOUR_MS)), true).unwrap();
         scene.wait_taken();
         stream.send_reset(h2::Reason::CANCEL);
@@ -108,10 +89,7 @@ fn a_caller_that_resets_its_stream_leaves_no_permit_taken() {
 fn an_operator_frees_the_permits_of_one_subject() {
     let redis = Redis::redis7();
     let nodes = [node(&redis, UPLOADS), node(&redis, UPLOADS)];
-    let stuck: Vec<String> = nodes
-        .iter()
-        .map(|node| permit_body(&acquire(&mut node.client(), HOUR_MS)))
-        .collect();
+    let stuck: Vec<String> = nodes.iter().map(|node| permit_body(&acquire(&mut node.client(), HOUR_MS))).collect();
     assert_eq!(acquire(&mut nodes[0].client(), HOUR_MS).status, 429);
     let bob = ada(HOUR_MS).replace("ada", "bob");
     let bob = permit_body(&nodes[0].post("/v1/acquire", &bob));

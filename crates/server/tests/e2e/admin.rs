@@ -15,12 +15,8 @@ rules:
 
 /// The page without values that change by themselves.
 fn series(page: &str) -> Vec<&str> {
-    let samples = page
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.starts_with("process_"));
-    samples
-        .map(|line| line.rsplit_once(' ').unwrap().0)
-        .collect()
+    let samples = page.lines().filter(|line| !line.starts_with('#') && !line.starts_with("process_"));
+    samples.map(|line| line.rsplit_once(' ').unwrap().0).collect()
 }
 
 #[test]
@@ -43,19 +39,12 @@ fn metrics_match_the_counts_of_a_client() {
     }
     let page = server.admin_get("/metrics").body;
     let sum = |outcome: &str| -> u64 {
-        let wanted =
-            |line: &&str| line.starts_with("tidegate_decisions_total{") && line.contains(outcome);
-        let values = page
-            .lines()
-            .filter(wanted)
-            .map(|line| line.rsplit(' ').next().unwrap());
+        let wanted = |line: &&str| line.starts_with("tidegate_decisions_total{") && line.contains(outcome);
+        let values = page.lines().filter(wanted).map(|line| line.rsplit(' ').next().unwrap());
         values.map(|value| value.parse::<u64>().unwrap()).sum()
     };
     assert_eq!((sum("\"allow\""), sum("\"deny\"")), (passed, denied));
-    assert_eq!(
-        server.metric(r#"tidegate_http_responses_total{edge="http",status="400"}"#),
-        bad
-    );
+    assert_eq!(server.metric(r#"tidegate_http_responses_total{edge="http",status="400"}"#), bad);
     let count = server.metric(r#"tidegate_decision_duration_seconds_count{edge="http"}"#);
     assert_eq!(count, passed + denied);
 }
@@ -86,8 +75,7 @@ fn a_hundred_thousand_random_keys_and_paths_add_no_series() {
     }
     let after = server.admin_get("/metrics").body;
     assert_eq!(series(&before), series(&after));
-    let sample =
-        r#"tidegate_decisions_total{rule="all",edge="http",outcome="allow",source="exact"}"#;
+    let sample = r#"tidegate_decisions_total{rule="all",edge="http",outcome="allow",source="exact"}"#;
     assert_eq!(server.metric(sample), 100_000);
 }
 
@@ -96,11 +84,7 @@ fn promtool_accepts_the_page() {
     let server = TestServer::start(RULES);
     server.post("/v1/check", &check_body("192.0.2.1", "/login"));
     let page = server.admin_get("/metrics");
-    assert!(
-        page.header("content-type")
-            .unwrap()
-            .starts_with("text/plain; version=0.0.4")
-    );
+    assert!(page.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
     promtool_accepts(&page.body);
 }
 
@@ -112,20 +96,11 @@ pub(crate) fn promtool_accepts(page: &str) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let mut promtool =
-        promtool.expect("promtool is missing; `make test` installs it (Debian's prometheus)");
-    promtool
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(page.as_bytes())
-        .unwrap();
+    let mut promtool = promtool.expect("promtool is missing; `make test` installs it (Debian's prometheus)");
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.success() && printed.trim().is_empty(),
-        "{printed}"
-    );
+    assert!(output.status.success() && printed.trim().is_empty(), "{printed}");
 }
 
 #[test]
@@ -135,16 +110,10 @@ fn one_subject_is_inspected_and_reset() {
     for _ in 0..4 {
         server.post("/v1/check", &body);
     }
-    for reply in [
-        server.admin_post("/v1/subjects", &body),
-        server.admin_get("/v1/subjects?ip=192.0.2.1&path=%2Flogin"),
-    ] {
+    for reply in [server.admin_post("/v1/subjects", &body), server.admin_get("/v1/subjects?ip=192.0.2.1&path=%2Flogin")]
+    {
         let limits = reply.json()["limits"].clone();
-        assert_eq!(
-            (&limits[0]["rule"], &limits[0]["used"]),
-            (&"login".into(), &3.into()),
-            "{reply:?}"
-        );
+        assert_eq!((&limits[0]["rule"], &limits[0]["used"]), (&"login".into(), &3.into()), "{reply:?}");
         assert_eq!(limits[0]["rate"], "3/hour", "as it is written in the rules");
     }
     let reset = server.admin_post("/v1/subjects/reset", &body);
@@ -169,20 +138,13 @@ fn a_reset_of_one_client_does_not_touch_the_counters_of_all() {
     assert_eq!((&reset["reset"], &reset["missing"]), (&1.into(), &missing));
     assert_eq!(status("eve"), 429);
     let named = |query: &str| server.admin_post(&format!("/v1/subjects/reset?{query}"), "{}");
-    for (query, field) in [
-        ("rule=cieling", "rule"),
-        ("rule=a&rule=b", "rule"),
-        ("ruel=ceiling", "query"),
-    ] {
+    for (query, field) in [("rule=cieling", "rule"), ("rule=a&rule=b", "rule"), ("ruel=ceiling", "query")] {
         let reply = named(query);
         assert_eq!((reply.status, &reply.json()["field"]), (400, &field.into()));
     }
     assert_eq!(status("eve"), 429);
     let reset = named("rule=ceiling").json();
-    assert_eq!(
-        (&reset["reset"], &reset["missing"]),
-        (&1.into(), &serde_json::json!([]))
-    );
+    assert_eq!((&reset["reset"], &reset["missing"]), (&1.into(), &serde_json::json!([])));
     assert_eq!(["eve", "ada", "bob"].map(status), [200, 200, 429]);
 }
 
@@ -192,38 +154,25 @@ fn missing_attributes_that_a_rule_needs_are_listed() {
     let server = TestServer::start(
         "version: 1\nrules:\n  - { name: login, by: [ip, account], match: { path: /login }, rate: 3/hour }\n",
     );
-    let body =
-        |path: &str| format!(r#"{{"attributes": {{"ip": "192.0.2.1", "account": "ada"{path}}}}}"#);
+    let body = |path: &str| format!(r#"{{"attributes": {{"ip": "192.0.2.1", "account": "ada"{path}}}}}"#);
     let (bare, whole) = (body(""), body(r#", "path": "/login""#));
     server.post("/v1/check", &whole);
     let missing = serde_json::json!([{"rule": "login", "attributes": ["path"]}]);
     let inspected = server.admin_post("/v1/subjects", &bare).json();
-    assert_eq!(
-        (&inspected["limits"], &inspected["missing"]),
-        (&serde_json::json!([]), &missing)
-    );
+    assert_eq!((&inspected["limits"], &inspected["missing"]), (&serde_json::json!([]), &missing));
     let reset = server.admin_post("/v1/subjects/reset", &bare).json();
     assert_eq!((&reset["reset"], &reset["missing"]), (&0.into(), &missing));
     let inspected = server.admin_post("/v1/subjects", &whole).json();
     assert_eq!(inspected["limits"][0]["used"], 1);
     assert_eq!(inspected["missing"], serde_json::json!([]));
-    assert_eq!(
-        server.admin_post("/v1/subjects/reset", &whole).json()["reset"],
-        1
-    );
+    assert_eq!(server.admin_post("/v1/subjects/reset", &whole).json()["reset"], 1);
 }
 
 #[test]
 fn metrics_cover_the_enabled_edges_only() {
     let server = TestServer::with(RULES, &["--grpc", "off"]);
     let page = server.admin_get("/metrics").body;
-    for (edge, on) in [
-        ("http", true),
-        ("auth", true),
-        ("envoy", false),
-        ("resp", false),
-        ("library", false),
-    ] {
+    for (edge, on) in [("http", true), ("auth", true), ("envoy", false), ("resp", false), ("library", false)] {
         assert_eq!(page.contains(&format!("edge=\"{edge}\"")), on, "{edge}");
     }
 }
@@ -244,40 +193,16 @@ fn other_hosts_and_origins_are_rejected() {
     let status = |admin: &mut HttpClient, method: &str, path: &str, headers: &[(&str, &str)]| {
         admin.request(method, path, headers, "").status
     };
-    assert_eq!(
-        status(&mut admin, "GET", "/metrics", &[("host", "evil.example")]),
-        421
-    );
-    assert_eq!(
-        status(
-            &mut admin,
-            "POST",
-            "/v1/reload",
-            &[("origin", "http://evil.example")]
-        ),
-        403
-    );
+    assert_eq!(status(&mut admin, "GET", "/metrics", &[("host", "evil.example")]), 421);
+    assert_eq!(status(&mut admin, "POST", "/v1/reload", &[("origin", "http://evil.example")]), 403);
     assert_eq!(status(&mut admin, "POST", "/v1/reload", &[]), 200);
-    assert_eq!(
-        status(&mut admin, "GET", "/healthz", &[("host", "evil.example")]),
-        200
-    );
+    assert_eq!(status(&mut admin, "GET", "/healthz", &[("host", "evil.example")]), 200);
 }
 
 #[test]
 fn a_wider_admin_listener_needs_a_token() {
     let output = Command::new(BINARY)
-        .args([
-            "serve",
-            "--http",
-            "off",
-            "--grpc",
-            "off",
-            "--admin",
-            "0.0.0.0:0",
-            "--log-format",
-            "text",
-        ])
+        .args(["serve", "--http", "off", "--grpc", "off", "--admin", "0.0.0.0:0", "--log-format", "text"])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(78));
@@ -288,20 +213,14 @@ fn a_wider_admin_listener_needs_a_token() {
     let server = TestServer::with(RULES, &["--admin-token-file", token.to_str().unwrap()]);
     assert_eq!(server.admin_get("/metrics").status, 401);
     let shown = [("authorization", "Bearer correct-horse-battery")];
-    assert_eq!(
-        HttpClient::connect(server.admin)
-            .request("GET", "/metrics", &shown, "")
-            .status,
-        200
-    );
+    assert_eq!(HttpClient::connect(server.admin).request("GET", "/metrics", &shown, "").status, 200);
 }
 
 /// New clients at the memory cap were denied together without a line in the log, and the page showed a client that
 /// had used nothing as one that had used everything.
 #[test]
 fn new_clients_at_the_memory_cap_are_reported() {
-    let rules =
-        "version: 1\nrules:\n  - { name: r, by: user, rate: 5/day, algorithm: sliding-log }\n";
+    let rules = "version: 1\nrules:\n  - { name: r, by: user, rate: 5/day, algorithm: sliding-log }\n";
     let server = TestServer::with(rules, &["--memory-cap", "16MiB"]);
     let mut client = server.client();
     let check = |user: usize| format!(r#"{{"attributes": {{"user": "u{user}"}}}}"#);

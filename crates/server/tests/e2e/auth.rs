@@ -10,11 +10,8 @@ rules:
   - { name: queue, match: { path: /queue }, by: ip, rate: 1/hour, algorithm: leaky-queue }
 ";
 
-const NGINX: [(&str, &str); 3] = [
-    ("x-original-uri", "//login?next=/"),
-    ("x-original-method", "POST"),
-    ("x-forwarded-for", "6.6.6.6, 192.0.2.7"),
-];
+const NGINX: [(&str, &str); 3] =
+    [("x-original-uri", "//login?next=/"), ("x-original-method", "POST"), ("x-forwarded-for", "6.6.6.6, 192.0.2.7")];
 
 #[test]
 fn nginx_gets_200_and_then_the_status_that_it_requests() {
@@ -27,11 +24,7 @@ fn nginx_gets_200_and_then_the_status_that_it_requests() {
     assert_eq!(denied.status, 403);
     assert!(denied.header("retry-after").is_some());
     // Addresses that the client put left of the address that the proxy saw are ignored.
-    let spoofed = [
-        NGINX[0],
-        NGINX[1],
-        ("x-forwarded-for", "7.7.7.7, 192.0.2.7"),
-    ];
+    let spoofed = [NGINX[0], NGINX[1], ("x-forwarded-for", "7.7.7.7, 192.0.2.7")];
     assert_eq!(client.request("GET", "/v1/auth", &spoofed, "").status, 429);
     let other = [NGINX[0], NGINX[1], ("x-forwarded-for", "192.0.2.8")];
     assert_eq!(client.request("GET", "/v1/auth", &other, "").status, 200);
@@ -74,15 +67,9 @@ fn a_missing_method_that_a_rule_needs_is_an_error_that_names_the_header() {
         let path = format!("/v1/auth{query}");
         let reply = server.client().request("GET", &path, &misspelt, "");
         let body = reply.json();
-        assert_eq!(
-            (reply.status, &body["field"]),
-            (400, &"x-original-method".into())
-        );
+        assert_eq!((reply.status, &body["field"]), (400, &"x-original-method".into()));
         let message = body["message"].as_str().unwrap();
-        assert!(
-            message.contains("proxy_set_header X-Original-Method"),
-            "{message}"
-        );
+        assert!(message.contains("proxy_set_header X-Original-Method"), "{message}");
     }
 }
 
@@ -92,27 +79,15 @@ fn contradicting_header_families_and_bad_queries_are_rejected() {
     let mut client = server.client();
     let both = [("x-original-uri", "/free"), ("x-forwarded-uri", "/login")];
     let rejected = client.request("GET", "/v1/auth", &both, "");
-    assert_eq!(
-        (rejected.status, &rejected.json()["field"]),
-        (400, &"x-original-uri".into())
-    );
-    assert_eq!(
-        client
-            .request("GET", "/v1/auth?deny_status=200", &[], "")
-            .status,
-        400
-    );
+    assert_eq!((rejected.status, &rejected.json()["field"]), (400, &"x-original-uri".into()));
+    assert_eq!(client.request("GET", "/v1/auth?deny_status=200", &[], "").status, 400);
 }
 
 #[test]
 fn a_delay_is_a_denial_with_that_wait() {
     let server = TestServer::start(RULES);
     let mut client = server.client();
-    let headers = [
-        ("x-original-uri", "/queue"),
-        ("x-original-method", "GET"),
-        ("x-forwarded-for", "192.0.2.7"),
-    ];
+    let headers = [("x-original-uri", "/queue"), ("x-original-method", "GET"), ("x-forwarded-for", "192.0.2.7")];
     assert_eq!(client.request("GET", "/v1/auth", &headers, "").status, 200);
     let denied = client.request("GET", "/v1/auth", &headers, "");
     assert_eq!(denied.status, 429, "{denied:?}");
@@ -195,16 +170,10 @@ fn a_body_that_is_not_read_ends_the_connection_only_if_it_is_still_to_come() {
     for (path, status) in [("/v1/auth", 200), ("/nothing", 404), ("/healthz", 405)] {
         let mut client = server.client();
         let fields = NGINX.map(|(name, value)| format!("{name}: {value}\r\n"));
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n{}\r\nhalf",
-            fields.concat()
-        );
+        let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n{}\r\nhalf", fields.concat());
         client.send_raw(head.as_bytes()).unwrap();
         let reply = client.receive().unwrap();
-        assert_eq!(
-            (reply.status, reply.header("connection")),
-            (status, Some("close"))
-        );
+        assert_eq!((reply.status, reply.header("connection")), (status, Some("close")));
         assert!(client.is_closed());
     }
 }

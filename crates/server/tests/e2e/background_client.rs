@@ -25,10 +25,7 @@ struct KeptConnection<C> {
 
 impl<C> KeptConnection<C> {
     fn new(connection: C) -> Self {
-        KeptConnection {
-            connection,
-            last_request: Instant::now(),
-        }
+        KeptConnection { connection, last_request: Instant::now() }
     }
 
     fn request<A, E: std::fmt::Debug>(
@@ -71,11 +68,7 @@ impl BackgroundClient {
             }
             waits
         });
-        BackgroundClient {
-            thread,
-            replies,
-            stop,
-        }
+        BackgroundClient { thread, replies, stop }
     }
 
     /// Checks on the HTTP port: on a connection that stays, and sometimes on a new one.
@@ -128,9 +121,7 @@ impl BackgroundClient {
             let reply = kept.request(
                 || RespClient::connect(address),
                 |redis| {
-                    redis
-                        .stream()
-                        .write_all(b"CL.THROTTLE good 1000000 1000000 1\r\n")?;
+                    redis.stream().write_all(b"CL.THROTTLE good 1000000 1000000 1\r\n")?;
                     redis.receive()
                 },
             );

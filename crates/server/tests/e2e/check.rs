@@ -25,19 +25,12 @@ fn a_reply_carries_the_remaining_units_and_the_retry_time() {
     assert_eq!(first.status, 200, "{first:?}");
     assert_eq!(first.header("x-ratelimit-limit"), Some("2"));
     assert_eq!(first.header("x-ratelimit-remaining"), Some("1"));
-    assert_eq!(
-        first.header("ratelimit-policy"),
-        Some("\"login\";q=2;w=3600")
-    );
+    assert_eq!(first.header("ratelimit-policy"), Some("\"login\";q=2;w=3600"));
     assert_eq!(first.json()["id"].as_str(), first.header("x-tidegate-id"));
     assert_eq!(first.json()["limits"][1]["mode"], "shadow");
     let second = client.post("/v1/check", &check_body("192.0.2.1", "/login"));
     assert_ne!(first.json()["id"], second.json()["id"]);
-    assert_eq!(
-        second.json()["limits"][1]["allowed"],
-        false,
-        "a shadow limit only reports"
-    );
+    assert_eq!(second.json()["limits"][1]["allowed"], false, "a shadow limit only reports");
     let denied = client.post("/v1/check", &check_body("192.0.2.1", "/login"));
     assert_eq!(denied.status, 429);
     assert_eq!(denied.header("cache-control"), Some("no-store"));
@@ -46,12 +39,7 @@ fn a_reply_carries_the_remaining_units_and_the_retry_time() {
     assert_eq!(denied.json()["rule"], "login");
     assert_eq!(denied.json()["error"], "rate_limit_exceeded");
     // Other clients and other paths are not affected.
-    assert_eq!(
-        client
-            .post("/v1/check", &check_body("192.0.2.2", "/login"))
-            .status,
-        200
-    );
+    assert_eq!(client.post("/v1/check", &check_body("192.0.2.2", "/login")).status, 200);
     let free = client.post("/v1/check", &check_body("192.0.2.1", "/other"));
     assert_eq!((free.status, free.header("ratelimit")), (200, None));
     assert!(free.json()["rule"].is_null());
@@ -64,30 +52,17 @@ fn a_denial_is_a_problem_document_for_clients_that_accept_one() {
     let accept = [("accept", "application/problem+json")];
     let mut last = None;
     for _ in 0..3 {
-        last = Some(client.request(
-            "POST",
-            "/v1/check",
-            &accept,
-            &check_body("192.0.2.1", "/login"),
-        ));
+        last = Some(client.request("POST", "/v1/check", &accept, &check_body("192.0.2.1", "/login")));
     }
     let problem = last.unwrap();
-    assert_eq!(
-        problem.header("content-type"),
-        Some("application/problem+json")
-    );
+    assert_eq!(problem.header("content-type"), Some("application/problem+json"));
     assert_eq!(problem.json()["violated-policies"][0], "login");
 }
 
 #[test]
 fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
     let server = TestServer::start(RULES);
-    assert_eq!(
-        server
-            .post("/v1/check", &check_body("203.0.113.66", "/x"))
-            .status,
-        403
-    );
+    assert_eq!(server.post("/v1/check", &check_body("203.0.113.66", "/x")).status, 403);
     let body = r#"{"attributes": {"ip": "192.0.2.1", "path": "/login"}, "cost": 3}"#;
     let never = server.post("/v1/check", body);
     assert_eq!((never.status, never.header("retry-after")), (422, None));
@@ -100,24 +75,13 @@ fn the_block_list_is_403_and_a_cost_that_never_fits_is_422() {
 fn a_cost_that_is_misspelt_or_absent_is_not_free() {
     let server = TestServer::start(RULES);
     let mut client = server.client();
-    let costs = |costs: &str| {
-        format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "costs": {{{costs}}}}}"#)
-    };
-    let paths = [
-        "/v1/check",
-        "/v1/peek",
-        "/v1/explain",
-        "/v1/acquire",
-        "/v1/reserve",
-    ];
+    let costs =
+        |costs: &str| format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "costs": {{{costs}}}}}"#);
+    let paths = ["/v1/check", "/v1/peek", "/v1/explain", "/v1/acquire", "/v1/reserve"];
     for path in paths {
         let rejected = client.post(path, &costs(r#""tokns": 5"#));
         let field = &rejected.json()["field"];
-        assert_eq!(
-            (rejected.status, field),
-            (400, &json!("costs.tokns")),
-            "{path}"
-        );
+        assert_eq!((rejected.status, field), (400, &json!("costs.tokns")), "{path}");
         assert!(rejected.body.contains("write tokens"), "{rejected:?}");
     }
     let list = format!("[{}, {}]", costs(""), costs(r#""tokens": 1, "images": 0"#));
@@ -126,11 +90,7 @@ fn a_cost_that_is_misspelt_or_absent_is_not_free() {
     let mut left = |body: &str| client.post("/v1/check", body).json()["remaining"].clone();
     assert_eq!(left(&costs("")), 999);
     assert_eq!(left(&costs(r#""tokens": 9"#)), 990);
-    assert_eq!(
-        left(&costs(r#""tokens": 0"#)),
-        Value::Null,
-        "nothing is counted"
-    );
+    assert_eq!(left(&costs(r#""tokens": 0"#)), Value::Null, "nothing is counted");
 }
 
 /// `/login/?x=1` and `post` did not match the rule, and passed.
@@ -146,28 +106,12 @@ rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5
         let body = json!({"attributes": {"path": path, "method": method}});
         client.post("/v1/check", &body.to_string()).json()
     };
-    for (used, path) in ["/login", "/login/?x=1", "//login/", "/%6cogin"]
-        .iter()
-        .enumerate()
-    {
+    for (used, path) in ["/login", "/login/?x=1", "//login/", "/%6cogin"].iter().enumerate() {
         assert_eq!(check(path, "post")["remaining"], json!(4 - used), "{path}");
     }
-    assert_eq!(
-        check("/Login", "POST")["rule"],
-        Value::Null,
-        "case is significant"
-    );
-    let paths = [
-        ("x-original-uri", "/login/?y"),
-        ("x-original-method", "POST"),
-    ];
-    assert_eq!(
-        server
-            .client()
-            .request("GET", "/v1/auth", &paths, "")
-            .status,
-        200
-    );
+    assert_eq!(check("/Login", "POST")["rule"], Value::Null, "case is significant");
+    let paths = [("x-original-uri", "/login/?y"), ("x-original-method", "POST")];
+    assert_eq!(server.client().request("GET", "/v1/auth", &paths, "").status, 200);
     assert_eq!(check("/login", "POST")["error"], "rate_limit_exceeded");
     assert_eq!(check("/a/..;x/login", "POST")["field"], "attributes.path");
 }
@@ -189,9 +133,7 @@ fn a_peek_and_a_cost_of_zero_charge_nothing() {
 fn a_cost_of_zero_charges_one_of_each_unit_that_is_not_named() {
     let server = TestServer::start(RULES);
     let mut client = server.client();
-    let body = |rest: &str| {
-        format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "cost": 0{rest}}}"#)
-    };
+    let body = |rest: &str| format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/llm"}}, "cost": 0{rest}}}"#);
     let mut left = |path: &str, rest: &str| {
         let reply = client.post(path, &body(rest));
         reply.json()["remaining"].as_u64().unwrap()
@@ -218,52 +160,27 @@ fn a_receipt_refunds_once() {
     let receipt = charged.json()["receipt"].as_str().unwrap().to_owned();
     let refund = format!(r#"{{"receipt": "{receipt}"}}"#);
     assert_eq!(client.post("/v1/refund", &refund).json()["result"], "done");
-    assert_eq!(
-        client.post("/v1/refund", &refund).json()["result"],
-        "already"
-    );
-    assert_eq!(
-        client
-            .post("/v1/peek", &check_body("192.0.2.1", "/login"))
-            .json()["remaining"],
-        2
-    );
+    assert_eq!(client.post("/v1/refund", &refund).json()["result"], "already");
+    assert_eq!(client.post("/v1/peek", &check_body("192.0.2.1", "/login")).json()["remaining"], 2);
     let mut forged = receipt.into_bytes();
     forged[4] ^= 1;
     let forged = format!(r#"{{"receipt": "{}"}}"#, String::from_utf8_lossy(&forged));
     let rejected = client.post("/v1/refund", &forged);
-    assert_eq!(
-        (rejected.status, &rejected.json()["field"]),
-        (400, &"receipt".into())
-    );
+    assert_eq!((rejected.status, &rejected.json()["field"]), (400, &"receipt".into()));
 }
 
 #[test]
 fn a_list_is_decided_in_order_each_on_its_own() {
     let server = TestServer::start(RULES);
     let item = check_body("192.0.2.1", "/login");
-    let body = format!(
-        "[{item}, {item}, {item}, {}]",
-        check_body("192.0.2.2", "/login")
-    );
+    let body = format!("[{item}, {item}, {item}, {}]", check_body("192.0.2.2", "/login"));
     let reply = server.post("/v1/check", &body);
     assert_eq!(reply.status, 200);
     assert_eq!(reply.header("ratelimit"), None);
-    let statuses: Vec<_> = reply
-        .json()
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|i| i["status"].clone())
-        .collect();
+    let statuses: Vec<_> = reply.json().as_array().unwrap().iter().map(|i| i["status"].clone()).collect();
     assert_eq!(statuses, [200, 200, 429, 200]);
-    let ids: std::collections::HashSet<_> = reply
-        .json()
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|i| i["id"].to_string())
-        .collect();
+    let ids: std::collections::HashSet<_> =
+        reply.json().as_array().unwrap().iter().map(|i| i["id"].to_string()).collect();
     assert_eq!(ids.len(), 4);
     assert_eq!(server.post("/v1/check", "[]").body, "[]");
 }
@@ -273,34 +190,20 @@ fn an_explanation_lists_which_rules_apply_and_why_the_others_do_not() {
     let server = TestServer::start(RULES);
     let one = server.post("/v1/explain", &check_body("192.0.2.1", "/login"));
     let rules = one.json()["rules"].clone();
-    assert_eq!(
-        (&rules[0]["rule"], &rules[0]["applies"]),
-        (&"login".into(), &true.into())
-    );
+    assert_eq!((&rules[0]["rule"], &rules[0]["applies"]), (&"login".into(), &true.into()));
     assert_eq!(rules[2]["unmatched"]["attribute"], "path");
-    let list = format!(
-        "[{}, {}]",
-        check_body("192.0.2.1", "/login"),
-        check_body("192.0.2.1", "/x")
-    );
+    let list = format!("[{}, {}]", check_body("192.0.2.1", "/login"), check_body("192.0.2.1", "/x"));
     let many = server.post("/v1/explain", &list).json();
     assert_eq!(many.as_array().unwrap().len(), 2);
-    assert_eq!(
-        server
-            .post("/v1/peek", &check_body("192.0.2.1", "/login"))
-            .json()["remaining"],
-        2
-    );
+    assert_eq!(server.post("/v1/peek", &check_body("192.0.2.1", "/login")).json()["remaining"], 2);
 }
 
 #[test]
 fn an_explanation_names_the_list_entry_that_decides() {
-    let lists =
-        "block: [{ match: 192.0.2.0/24, until: 2099-01-01T00:00:00Z }]\nallow: [192.0.2.10]\n";
+    let lists = "block: [{ match: 192.0.2.0/24, until: 2099-01-01T00:00:00Z }]\nallow: [192.0.2.10]\n";
     let server = TestServer::start(&RULES.replace("block: [203.0.113.66]\n", lists));
     let explain = |ip: &str| server.post("/v1/explain", &check_body(ip, "/login")).json();
-    let blocked =
-        json!({"list": "block", "entry": "192.0.2.0/24", "until": "2099-01-01T00:00:00Z"});
+    let blocked = json!({"list": "block", "entry": "192.0.2.0/24", "until": "2099-01-01T00:00:00Z"});
     assert_eq!(explain("192.0.2.1")["listed"], blocked);
     let allowed = json!({"list": "allow", "entry": "192.0.2.10", "until": null});
     assert_eq!(explain("192.0.2.10")["listed"], allowed);
@@ -328,13 +231,9 @@ fn the_description_is_valid_openapi() {
     let validator = "../../target/tools/python/bin/openapi-spec-validator";
     let validator = Path::new(env!("CARGO_MANIFEST_DIR")).join(validator);
     let ran = Command::new(validator).arg(&file).output();
-    let ran =
-        ran.expect("openapi-spec-validator is missing; `make test` installs it, by scripts/tools");
+    let ran = ran.expect("openapi-spec-validator is missing; `make test` installs it, by scripts/tools");
     let printed = String::from_utf8_lossy(&ran.stdout);
-    assert!(
-        ran.status.success() && printed.trim().ends_with("OK"),
-        "{printed}"
-    );
+    assert!(ran.status.success() && printed.trim().ends_with("OK"), "{printed}");
 }
 
 #[test]
@@ -342,12 +241,7 @@ fn in_shadow_mode_nothing_is_denied_and_everything_is_counted() {
     let server = TestServer::with(RULES, &["--shadow"]);
     let mut client = server.client();
     for _ in 0..5 {
-        assert_eq!(
-            client
-                .post("/v1/check", &check_body("192.0.2.1", "/login"))
-                .status,
-            200
-        );
+        assert_eq!(client.post("/v1/check", &check_body("192.0.2.1", "/login")).status, 200);
     }
     let sample = r#"tidegate_decisions_total{rule="login",edge="http",outcome="shadow_deny",source="exact"}"#;
     assert_eq!(server.metric(sample), 3);
@@ -363,16 +257,10 @@ fn an_attribute_in_another_case_is_rejected() {
     for (attributes, field) in [
         (r#""Path": "/login", "method": "POST""#, "attributes.Path"),
         (r#""path": "/login", "Org": "a""#, "attributes.Org"),
-        (
-            r#""path": "/login", "method": "POST ""#,
-            "attributes.method",
-        ),
+        (r#""path": "/login", "method": "POST ""#, "attributes.method"),
     ] {
         let body = format!(r#"{{"attributes": {{{attributes}}}}}"#);
-        for (body, field) in [
-            (body.clone(), field.to_owned()),
-            (format!("[{{}}, {body}]"), format!("[1].{field}")),
-        ] {
+        for (body, field) in [(body.clone(), field.to_owned()), (format!("[{{}}, {body}]"), format!("[1].{field}"))] {
             let reply = server.post("/v1/check", &body);
             assert_eq!((reply.status, &reply.json()["field"]), (400, &field.into()));
         }

@@ -7,29 +7,18 @@ use std::process::{Command, Output, Stdio};
 use crate::http::check_body;
 use crate::server::{BINARY, TestServer};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
 
 fn run(args: &[&str]) -> Output {
-    Command::new(BINARY)
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
+    Command::new(BINARY).args(args).stdin(Stdio::null()).output().unwrap()
 }
 
 #[track_caller]
 fn check(args: &[&str], code: i32, wanted: &str) -> String {
     let output = run(args);
-    let (out, err) = (
-        String::from_utf8(output.stdout).unwrap(),
-        String::from_utf8(output.stderr).unwrap(),
-    );
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(code), "{args:?}\n{out}\n{err}");
-    assert!(
-        out.contains(wanted) || err.contains(wanted),
-        "{args:?} prints\n{out}\n{err}"
-    );
+    assert!(out.contains(wanted) || err.contains(wanted), "{args:?} prints\n{out}\n{err}");
     out
 }
 
@@ -37,30 +26,15 @@ fn check(args: &[&str], code: i32, wanted: &str) -> String {
 fn usage_errors_end_with_2_and_a_hint() {
     check(&[], 2, "Usage");
     check(&["serve", "--no-such-flag"], 2, "--no-such-flag");
-    check(
-        &["serve", "--store", "mongodb://:hunter2@localhost"],
-        2,
-        "store `mongodb` is unknown",
-    );
-    check(
-        &["serve", "--http", "nowhere"],
-        2,
-        "write host:port, a port, :port, unix:path or off",
-    );
+    check(&["serve", "--store", "mongodb://:hunter2@localhost"], 2, "store `mongodb` is unknown");
+    check(&["serve", "--http", "nowhere"], 2, "write host:port, a port, :port, unix:path or off");
     let off = ["serve", "--http", "off", "--grpc", "off", "--admin", "off"];
     check(&off, 2, "all off");
     for half in [
         &["--grpc-cert", "c.pem"][..],
         &["--grpc-key", "k.pem"],
         &["--grpc-client-ca", "ca.pem"],
-        &[
-            "--grpc-cert",
-            "c",
-            "--grpc-key",
-            "k",
-            "--grpc-client-san",
-            "n",
-        ],
+        &["--grpc-cert", "c", "--grpc-key", "k", "--grpc-client-san", "n"],
         &["--resp-password-file", "p"],
         &["--metrics-path", "/m"],
     ] {
@@ -80,31 +54,12 @@ fn lint_reports_every_fault_and_ends_with_78() {
     let path = file.to_str().unwrap();
     std::fs::write(&file, RULES).unwrap();
     check(&["lint", path], 0, "1 rule, 0 warnings");
-    check(
-        &["check", dir.path().to_str().unwrap()],
-        0,
-        "1 rule, 0 warnings",
-    );
-    let broken =
-        "version: 1\nrules:\n  - { name: a, by: ip, rate: 0/hour }\n  - { name: a, rat: 1/hour }\n";
+    check(&["check", dir.path().to_str().unwrap()], 0, "1 rule, 0 warnings");
+    let broken = "version: 1\nrules:\n  - { name: a, by: ip, rate: 0/hour }\n  - { name: a, rat: 1/hour }\n";
     std::fs::write(&file, broken).unwrap();
     check(&["lint", path], 78, "rules.yaml:3");
     check(&["lint", path], 78, "rules.yaml:4");
-    check(
-        &[
-            "serve",
-            "--rules",
-            path,
-            "--http",
-            "127.0.0.1:0",
-            "--grpc",
-            "off",
-            "--admin",
-            "off",
-        ],
-        78,
-        "rules.yaml:3",
-    );
+    check(&["serve", "--rules", path, "--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off"], 78, "rules.yaml:3");
     check(&["lint", "/no/such/file"], 78, "/no/such/file");
 }
 
@@ -137,10 +92,7 @@ fn missing_rules_and_tiers_are_reported_accurately() {
     let out = run(&["serve", "--rules", "/no/such/rules.yaml"]);
     assert_eq!(out.status.code(), Some(78));
     let log = String::from_utf8(out.stderr).unwrap();
-    assert!(
-        log.contains("/no/such/rules.yaml: does not exist; check the path"),
-        "{log}"
-    );
+    assert!(log.contains("/no/such/rules.yaml: does not exist; check the path"), "{log}");
     assert!(!log.contains("in force"), "{log}");
 
     let dir = tempfile::tempdir().unwrap();
@@ -149,25 +101,13 @@ fn missing_rules_and_tiers_are_reported_accurately() {
     let line = format!("sha256:{} pro ada\n", "0".repeat(64));
     std::fs::write(dir.path().join("keys.txt"), line).unwrap();
     let path = file.to_str().unwrap();
-    check(
-        &["lint", path],
-        78,
-        "the rules list no tiers: add them there, such as `tiers: [free, pro]`",
-    );
+    check(&["lint", path], 78, "the rules list no tiers: add them there, such as `tiers: [free, pro]`");
 }
 
 #[test]
 fn explain_needs_no_server() {
-    check(
-        &["explain", "--attr", "ip=192.0.2.1", "-a", "path=/login"],
-        0,
-        "login",
-    );
-    let out = check(
-        &["explain", "--output", "json", "-a", "path=/x"],
-        0,
-        "unmatched",
-    );
+    check(&["explain", "--attr", "ip=192.0.2.1", "-a", "path=/login"], 0, "login");
+    let out = check(&["explain", "--output", "json", "-a", "path=/x"], 0, "unmatched");
     assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), format!("{RULES}block: [192.0.2.0/24]\n")).unwrap();
@@ -181,11 +121,7 @@ fn explain_needs_no_server() {
     check(&["explain", "-a", "nonsense"], 2, "NAME=VALUE");
     // Both were treated as requests that the rules do not limit.
     check(&["explain", "-a", "Path=/login"], 2, "write `path`");
-    check(
-        &["explain", "-a", "path=/a", "-a", "path=/b"],
-        2,
-        "given twice",
-    );
+    check(&["explain", "-a", "path=/a", "-a", "path=/b"], 2, "given twice");
 }
 
 #[test]
@@ -199,28 +135,9 @@ fn try_charges_and_ends_with_75_when_denied() {
     check(&with("try"), 75, "denied: ");
     check(&with("peek"), 75, "denied: ");
     check(&["try", "--url", &url, "-a", "ip=x"], 2, "attributes.ip");
-    check(
-        &["try", "--url", "http://127.0.0.1:1", "-a", "ip=192.0.2.1"],
-        69,
-        "127.0.0.1:1",
-    );
-    let out = check(
-        &[
-            "peek",
-            "--url",
-            &url,
-            "-a",
-            "ip=192.0.2.9",
-            "--output",
-            "json",
-        ],
-        0,
-        "remaining",
-    );
-    assert_eq!(
-        serde_json::from_str::<serde_json::Value>(&out).unwrap()["remaining"],
-        1
-    );
+    check(&["try", "--url", "http://127.0.0.1:1", "-a", "ip=192.0.2.1"], 69, "127.0.0.1:1");
+    let out = check(&["peek", "--url", &url, "-a", "ip=192.0.2.9", "--output", "json"], 0, "remaining");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap()["remaining"], 1);
 }
 
 #[test]
@@ -229,43 +146,15 @@ fn try_peek_and_explain_accept_costs_of_units() {
                  - { name: r, by: ip, unit: tokens, rate: 100/hour, algorithm: fixed-window }\n";
     let server = TestServer::start(rules);
     let port = server.http.port().to_string();
-    let arguments = |verb, costs| {
-        [
-            verb,
-            "--url",
-            &*port,
-            "-a",
-            "ip=192.0.2.1",
-            "--costs",
-            costs,
-        ]
-    };
-    check(
-        &arguments("peek", "tokens=100"),
-        0,
-        "allowed: 100 of 100 left under rule `r`",
-    );
+    let arguments = |verb, costs| [verb, "--url", &*port, "-a", "ip=192.0.2.1", "--costs", costs];
+    check(&arguments("peek", "tokens=100"), 0, "allowed: 100 of 100 left under rule `r`");
     check(&arguments("peek", "tokens=101"), 75, "denied: ");
-    check(
-        &arguments("try", "tokens=60"),
-        0,
-        "allowed: 40 of 100 left under rule `r`",
-    );
+    check(&arguments("try", "tokens=60"), 0, "allowed: 40 of 100 left under rule `r`");
     check(&arguments("try", "tokens=60"), 75, "denied: ");
     check(&arguments("try", "tokens"), 2, "write UNIT=N");
     let path = server.rules_path();
-    let explain = [
-        "explain",
-        "--rules",
-        path.to_str().unwrap(),
-        "-a",
-        "ip=192.0.2.1",
-    ];
-    check(
-        &[&explain[..], &["--costs", "tokens=1"]].concat(),
-        0,
-        "r: applies",
-    );
+    let explain = ["explain", "--rules", path.to_str().unwrap(), "-a", "ip=192.0.2.1"];
+    check(&[&explain[..], &["--costs", "tokens=1"]].concat(), 0, "r: applies");
 }
 
 #[test]
@@ -273,10 +162,7 @@ fn keys_are_made_and_hashed() {
     let made = run(&["key", "new", "--tier", "pro", "--name", "ada"]);
     let key = String::from_utf8(made.stderr).unwrap();
     let line = String::from_utf8(made.stdout).unwrap();
-    assert!(
-        line.starts_with("sha256:") && line.trim_end().ends_with(" pro ada"),
-        "{line}"
-    );
+    assert!(line.starts_with("sha256:") && line.trim_end().ends_with(" pro ada"), "{line}");
     assert!(!line.contains(key.trim()));
     let mut hash = Command::new(BINARY)
         .args(["key", "hash", "--tier", "pro", "--name", "ada"])
@@ -284,17 +170,9 @@ fn keys_are_made_and_hashed() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    hash.stdin
-        .take()
-        .unwrap()
-        .write_all(key.as_bytes())
-        .unwrap();
+    hash.stdin.take().unwrap().write_all(key.as_bytes()).unwrap();
     let again = hash.wait_with_output().unwrap();
-    assert_eq!(
-        String::from_utf8(again.stdout).unwrap(),
-        line,
-        "the same key gives the same line"
-    );
+    assert_eq!(String::from_utf8(again.stdout).unwrap(), line, "the same key gives the same line");
 }
 
 /// The key was printed, and then the reason why there is no line for it.
@@ -304,20 +182,13 @@ fn a_key_without_a_line_is_not_shown() {
     let stderr = String::from_utf8(made.stderr).unwrap();
     assert_eq!((made.status.code(), &*made.stdout), (Some(2), &b""[..]));
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    assert!(
-        stderr.contains("the tier is empty or has blanks"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("the tier is empty or has blanks"), "{stderr}");
 }
 
 #[test]
 fn the_schema_is_json() {
     let out = check(&["schema"], 0, "rules");
-    assert!(
-        serde_json::from_str::<serde_json::Value>(&out)
-            .unwrap()
-            .is_object()
-    );
+    assert!(serde_json::from_str::<serde_json::Value>(&out).unwrap().is_object());
 }
 
 #[test]
@@ -328,11 +199,7 @@ fn flags_win_over_environment_over_file() {
     std::fs::write(&rules, RULES).unwrap();
     std::fs::write(&config, "reset: delta\nshadow: true\n").unwrap();
     let mut command = Command::new(BINARY);
-    command
-        .args(["serve", "--rules"])
-        .arg(&rules)
-        .arg("--config")
-        .arg(&config);
+    command.args(["serve", "--rules"]).arg(&rules).arg("--config").arg(&config);
     command.env("TIDEGATE_SHADOW", "false");
     let server = TestServer::spawn(command, dir);
     server.post("/v1/check", &check_body("192.0.2.1", "/"));
@@ -343,11 +210,7 @@ fn flags_win_over_environment_over_file() {
     drop(server);
     let bad = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(bad.path(), "shadwo: true\n").unwrap();
-    check(
-        &["serve", "--config", bad.path().to_str().unwrap()],
-        78,
-        "shadwo",
-    );
+    check(&["serve", "--config", bad.path().to_str().unwrap()], 78, "shadwo");
 }
 
 #[test]
@@ -356,35 +219,15 @@ fn the_server_listens_on_unix_sockets_and_removes_them() {
     let socket = dir.path().join("tg.sock");
     let address = format!("unix:{}", socket.display());
     let mut child = Command::new(BINARY)
-        .args([
-            "serve", "--http", &address, "--grpc", "off", "--admin", "off",
-        ])
+        .args(["serve", "--http", &address, "--grpc", "off", "--admin", "off"])
         .stderr(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     crate::server::wait_for("the socket", || UnixStream::connect(&socket).ok());
-    check(
-        &[
-            "try",
-            "--url",
-            &address,
-            "-a",
-            "ip=192.0.2.1",
-            "-a",
-            "path=/login",
-        ],
-        0,
-        "4 of 5 left",
-    );
+    check(&["try", "--url", &address, "-a", "ip=192.0.2.1", "-a", "path=/login"], 0, "4 of 5 left");
     let pid = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-s", "INT", &pid])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(!socket.exists());
 }
@@ -402,24 +245,15 @@ fn an_unknown_variable_stops_the_start() {
         let output = tidegate.arg(command).env(name, "x").output().unwrap();
         let printed = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(78), "{printed}");
-        assert!(
-            printed.contains(name) && printed.contains(near),
-            "{printed}"
-        );
+        assert!(printed.contains(name) && printed.contains(near), "{printed}");
     }
 }
 
 /// Only `tidegate lint`, which was not run, reported these warnings.
 #[test]
 fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
-    let rule =
-        |i| format!("  - {{ name: r{i}, match: {{ method: FETCH{i} }}, by: ip, rate: 5/hour }}\n");
-    let rules = |count: usize| {
-        format!(
-            "version: 1\nrules:\n{}",
-            (0..count).map(rule).collect::<String>()
-        )
-    };
+    let rule = |i| format!("  - {{ name: r{i}, match: {{ method: FETCH{i} }}, by: ip, rate: 5/hour }}\n");
+    let rules = |count: usize| format!("version: 1\nrules:\n{}", (0..count).map(rule).collect::<String>());
     let server = TestServer::start(&rules(2));
     let warned = |part: &str| {
         server.wait_log(|line| line.to_string().contains(part));
@@ -430,9 +264,7 @@ fn warnings_of_rules_are_in_the_log_at_the_start_and_after_a_reload() {
     warned("rule `r9` matches method `FETCH9`");
     warned("the rules have more warnings");
     let lines = server.lines();
-    let logged = lines
-        .iter()
-        .filter(|(_, line)| line.to_string().contains("FETCH"));
+    let logged = lines.iter().filter(|(_, line)| line.to_string().contains("FETCH"));
     assert_eq!(logged.count(), 12, "two, then the first ten of twelve");
 }
 
@@ -441,9 +273,7 @@ fn every_setting_of_the_service_is_documented() {
     let docs = include_str!("../../../../docs/service.md");
     let help = check(&["serve", "--help"], 0, "--rules");
     let variables = help.split("[env: ").skip(1);
-    let variables: Vec<&str> = variables
-        .filter_map(|rest| rest.split(['=', ']']).next())
-        .collect();
+    let variables: Vec<&str> = variables.filter_map(|rest| rest.split(['=', ']']).next()).collect();
     assert!(variables.len() > 10, "{help}");
     for variable in variables {
         let flag = variable.trim_start_matches("TIDEGATE_").to_lowercase();

@@ -24,33 +24,21 @@ fn storm(clients: &mut [HttpClient]) -> Vec<HttpReply> {
             });
         }
     });
-    clients
-        .iter_mut()
-        .map(|client| client.receive().unwrap())
-        .collect()
+    clients.iter_mut().map(|client| client.receive().unwrap()).collect()
 }
 
 fn serving(rate: &str, algorithm: &str) -> TestServer {
-    TestServer::start(&format!(
-        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: {rate}, algorithm: {algorithm} }}\n"
-    ))
+    TestServer::start(&format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: {rate}, algorithm: {algorithm} }}\n"))
 }
 
 /// How many passed, by the count of the clients and by the metrics.
 #[track_caller]
 fn passed(server: &TestServer, replies: &[HttpReply]) -> usize {
-    let with = |status| {
-        replies
-            .iter()
-            .filter(|reply| reply.status == status)
-            .count()
-    };
+    let with = |status| replies.iter().filter(|reply| reply.status == status).count();
     let (passed, denied) = (with(200), with(429));
     assert_eq!(passed + denied, replies.len());
     for (outcome, count) in [("allow", passed), ("deny", denied)] {
-        let sample = format!(
-            r#"tidegate_decisions_total{{rule="r",edge="http",outcome="{outcome}",source="exact"}}"#
-        );
+        let sample = format!(r#"tidegate_decisions_total{{rule="r",edge="http",outcome="{outcome}",source="exact"}}"#);
         assert_eq!(server.metric(&sample), count as u64, "{outcome}");
     }
     passed
@@ -97,9 +85,7 @@ fn exactly_the_limit_passes_fixed_window_and_each_remaining_appears_once() {
     let replies = storm(&mut crowd(&server));
     assert_eq!(passed(&server, &replies), 100);
     let passed = replies.iter().filter(|reply| reply.status == 200);
-    let mut left: Vec<u64> = passed
-        .map(|reply| reply.json()["remaining"].as_u64().unwrap())
-        .collect();
+    let mut left: Vec<u64> = passed.map(|reply| reply.json()["remaining"].as_u64().unwrap()).collect();
     left.sort_unstable();
     assert_eq!(left, (0..100).collect::<Vec<_>>());
 }

@@ -106,18 +106,11 @@ pub(crate) const YEAR: i32 = 6;
 /// A domain of the same name as its resource, with `requests_per_unit` a year for each value of `key`: that window
 /// does not end during a test.
 pub(crate) fn yearly(name: &str, key: &str, requests_per_unit: u32) -> XdsConfig {
-    let limit = XdsPolicy {
-        unit: YEAR,
-        requests_per_unit,
-    };
+    let limit = XdsPolicy { unit: YEAR, requests_per_unit };
     XdsConfig {
         name: name.to_owned(),
         domain: name.to_owned(),
-        descriptors: vec![XdsDescriptor {
-            key: key.to_owned(),
-            rate_limit: Some(limit),
-            descriptors: Vec::new(),
-        }],
+        descriptors: vec![XdsDescriptor { key: key.to_owned(), rate_limit: Some(limit), descriptors: Vec::new() }],
     }
 }
 
@@ -130,21 +123,15 @@ pub(crate) struct TestControlPlane {
 impl TestControlPlane {
     pub(crate) async fn open() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        TestControlPlane {
-            listener,
-            tls: None,
-        }
+        TestControlPlane { listener, tls: None }
     }
 
     /// A control plane that shows a certificate, and requires one of the same authority.
     pub(crate) async fn encrypted(authority: &TestAuthority, own: &TestCertificate) -> Self {
         let mut roots = RootCertStore::empty();
-        roots
-            .add(CertificateDer::from_pem_file(authority.file()).unwrap())
-            .unwrap();
+        roots.add(CertificateDer::from_pem_file(authority.file()).unwrap()).unwrap();
         let provider = Arc::new(ring::default_provider());
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let chain = vec![CertificateDer::from_pem_file(&own.certificate).unwrap()];
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -154,10 +141,7 @@ impl TestControlPlane {
             .unwrap();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let tls = Some(TlsAcceptor::from(Arc::new(config)));
-        TestControlPlane {
-            tls,
-            ..TestControlPlane::open().await
-        }
+        TestControlPlane { tls, ..TestControlPlane::open().await }
     }
 
     pub(crate) fn address(&self) -> String {
@@ -190,13 +174,10 @@ impl XdsStream {
     async fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let mut connection = h2::server::handshake(socket).await.unwrap();
         let (request, mut respond) = connection.accept().await.unwrap().unwrap();
-        let path =
-            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+        let path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
         assert_eq!(request.uri().path(), path);
         let head = Response::builder().header("content-type", "application/grpc");
-        let responses = respond
-            .send_response(head.body(()).unwrap(), false)
-            .unwrap();
+        let responses = respond.send_response(head.body(()).unwrap(), false).unwrap();
         let driven = tokio::spawn(async move { while connection.accept().await.is_some() {} });
         let (parts, requests) = request.into_parts();
         XdsStream {
@@ -218,24 +199,16 @@ impl XdsStream {
                     return XdsRequest::decode(self.rest.split_to(length)).unwrap();
                 }
             }
-            let piece = timeout(DEADLINE, self.requests.data())
-                .await
-                .expect("a request");
+            let piece = timeout(DEADLINE, self.requests.data()).await.expect("a request");
             let piece = piece.expect("the stream is open").unwrap();
-            self.requests
-                .flow_control()
-                .release_capacity(piece.len())
-                .unwrap();
+            self.requests.flow_control().release_capacity(piece.len()).unwrap();
             self.rest.extend_from_slice(&piece);
         }
     }
 
     /// Sends the complete configuration.
     pub(crate) fn send(&mut self, version: &str, configs: &[XdsConfig]) {
-        let resource = |config: &XdsConfig| XdsResource {
-            type_url: KIND.to_owned(),
-            value: config.encode_to_vec(),
-        };
+        let resource = |config: &XdsConfig| XdsResource { type_url: KIND.to_owned(), value: config.encode_to_vec() };
         let response = XdsResponse {
             version_info: version.to_owned(),
             resources: configs.iter().map(resource).collect(),
@@ -253,11 +226,7 @@ impl XdsStream {
     }
 
     /// Sends a configuration and waits for the next request.
-    pub(crate) async fn send_and_receive(
-        &mut self,
-        version: &str,
-        configs: &[XdsConfig],
-    ) -> XdsRequest {
+    pub(crate) async fn send_and_receive(&mut self, version: &str, configs: &[XdsConfig]) -> XdsRequest {
         self.send(version, configs);
         let reply = self.receive().await;
         assert_eq!(reply.response_nonce, format!("nonce-{version}"));

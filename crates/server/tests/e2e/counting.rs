@@ -36,9 +36,7 @@ fn adds_up(server: &TestServer) -> bool {
     let page = server.admin_get("/metrics").body;
     let used = r#"tidegate_decisions_total{rule="hot",edge="http",outcome="allow",source="lease"}"#;
     let sample = |name: &str| metric(&page, &format!("tidegate_{name} "));
-    let accounted = metric(&page, used)
-        + sample("lease_units_returned_total")
-        + sample("lease_units_lapsed_total");
+    let accounted = metric(&page, used) + sample("lease_units_returned_total") + sample("lease_units_lapsed_total");
     sample("leases_drawn_total") > 0
         && metric(&page, used) > 0
         && sample("lease_outstanding_units") == 0
@@ -50,9 +48,7 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     let redis = Redis::redis7();
     let store = ["--store", &redis.url(), "--store-budget", "30000"];
     let server = TestServer::with(&rules(), &store);
-    wait_for("an exact node", || {
-        (server.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (server.metric("tidegate_store_exact") == 1).then_some(()));
     let mut client = server.client();
     let reply = wait_source(&mut client, "/hot", "lease");
     assert_eq!(reply["limit"], 900, "{reply}");
@@ -62,9 +58,7 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
     let policy = headers.header("ratelimit-policy").unwrap();
     assert!(policy.starts_with("\"hot\";q=900"), "{policy}");
     // No more requests come, so outstanding units are returned.
-    wait_for("all of it to be accounted for", || {
-        adds_up(&server).then_some(())
-    });
+    wait_for("all of it to be accounted for", || adds_up(&server).then_some(()));
 
     let reply = wait_source(&mut client, "/loose", "lenient");
     assert_eq!(reply["limit"], 1_000_000, "{reply}");
@@ -75,22 +69,11 @@ fn a_leased_rule_shows_in_replies_headers_metrics_and_explanations() {
         page.contains(sample).then_some(())
     });
 
-    let explanation = server
-        .post("/v1/explain", &check_body("192.0.2.1", "/hot"))
-        .json();
-    assert_eq!(
-        explanation["rules"][0]["counting"], "leased",
-        "{explanation}"
-    );
-    assert_eq!(
-        explanation["rules"][0]["leases"][0]["usable"], 900,
-        "{explanation}"
-    );
+    let explanation = server.post("/v1/explain", &check_body("192.0.2.1", "/hot")).json();
+    assert_eq!(explanation["rules"][0]["counting"], "leased", "{explanation}");
+    assert_eq!(explanation["rules"][0]["leases"][0]["usable"], 900, "{explanation}");
     assert_eq!(explanation["rules"][0]["leases"][0]["written_burst"], 1_000);
-    assert_eq!(
-        explanation["rules"][1]["counting"], "lenient",
-        "{explanation}"
-    );
+    assert_eq!(explanation["rules"][1]["counting"], "lenient", "{explanation}");
 }
 
 /// A single node has a single count.
@@ -119,21 +102,9 @@ fn an_explanation_shows_the_cost_of_leases_and_lint_warns_where_they_are_useless
     };
     let path = file.to_str().unwrap();
     std::fs::write(&file, rules()).unwrap();
-    let printed = run(&[
-        "explain",
-        "--rules",
-        path,
-        "-a",
-        "ip=192.0.2.1",
-        "-a",
-        "path=/hot",
-    ]);
-    assert!(
-        printed.contains("burst 900 of the 1000 written"),
-        "{printed}"
-    );
-    let cold =
-        "version: 1\nrules:\n  - { name: cold, by: ip, rate: 10/minute, counting: leased }\n";
+    let printed = run(&["explain", "--rules", path, "-a", "ip=192.0.2.1", "-a", "path=/hot"]);
+    assert!(printed.contains("burst 900 of the 1000 written"), "{printed}");
+    let cold = "version: 1\nrules:\n  - { name: cold, by: ip, rate: 10/minute, counting: leased }\n";
     std::fs::write(&file, cold).unwrap();
     let printed = run(&["lint", path]);
     assert!(printed.contains("nothing is ever leased"), "{printed}");

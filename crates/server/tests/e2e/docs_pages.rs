@@ -28,11 +28,8 @@ struct PageRunner {
 
 impl PageRunner {
     fn of(folder: &str) -> Self {
-        let runner = PageRunner {
-            folder: tempfile::tempdir().unwrap(),
-            ports: PORTS.map(|_| free_port()),
-            running: Vec::new(),
-        };
+        let runner =
+            PageRunner { folder: tempfile::tempdir().unwrap(), ports: PORTS.map(|_| free_port()), running: Vec::new() };
         let here = runner.folder.path();
         runner.edited(|edits| copy_edited(folder, here, edits));
         std::os::unix::fs::symlink(BINARY, here.join("tidegate")).unwrap();
@@ -44,11 +41,7 @@ impl PageRunner {
 
     /// Calls `with` the texts that are to be replaced.
     fn edited<T>(&self, with: impl FnOnce(&[(&str, &str)]) -> T) -> T {
-        let ports: Vec<_> = PORTS
-            .into_iter()
-            .zip(self.ports)
-            .flat_map(port_edits)
-            .collect();
+        let ports: Vec<_> = PORTS.into_iter().zip(self.ports).flat_map(port_edits).collect();
         let backend = format!("http.server {}", self.ports[5]);
         let chat = format!("backend.py {}", self.ports[5]);
         let edits = ports.iter().map(|(from, to)| (&**from, &**to));
@@ -123,9 +116,7 @@ impl Drop for PageRunner {
 fn masked(text: &str) -> String {
     let mut parts = text.split(";t=");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |out, part| {
-        out + ";t=*" + part.trim_start_matches(|c: char| c.is_ascii_digit())
-    })
+    parts.fold(first, |out, part| out + ";t=*" + part.trim_start_matches(|c: char| c.is_ascii_digit()))
 }
 
 /// The code block of a section.
@@ -147,10 +138,9 @@ fn lines(block: &str) -> impl Iterator<Item = (&str, &str)> {
 fn follow(page: &str, section: &str, folder: &str) {
     let block = block(page, section);
     // A port that is free now may be taken before its program has it; then everything runs again with others.
-    let shown_steps = wait_for(
-        "programs that stay up; scripts/tools installs what is missing",
-        || steps(block, PageRunner::of(folder)),
-    );
+    let shown_steps = wait_for("programs that stay up; scripts/tools installs what is missing", || {
+        steps(block, PageRunner::of(folder))
+    });
     assert!(shown_steps > 0, "no step shows an output: {block}");
 }
 

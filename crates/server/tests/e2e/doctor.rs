@@ -103,9 +103,7 @@ fn a_store_in_use_is_described() {
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
     let node = TestServer::with(rules, &["--store", &redis.url(), "--store-budget", "30000"]);
     wait_for("an exact decision", || {
-        let decision = node
-            .post("/v1/check", &check_body("192.0.2.1", "/x"))
-            .json();
+        let decision = node.post("/v1/check", &check_body("192.0.2.1", "/x")).json();
         (decision["source"] == "exact").then_some(())
     });
     let rules = node.rules_path();
@@ -124,12 +122,7 @@ fn a_store_in_use_is_described() {
     std::fs::write(&rules, "version: 1\nrules:\n  - { name: r, rat: 1/hour }\n").unwrap();
     let own = node.dir.path().join("secret");
     std::fs::write(&own, "sixteen bytes or more").unwrap();
-    let flags = [
-        "--rules",
-        rules.to_str().unwrap(),
-        "--secret-file",
-        own.to_str().unwrap(),
-    ];
+    let flags = ["--rules", rules.to_str().unwrap(), "--secret-file", own.to_str().unwrap()];
     let report = doctor(&redis.url(), &flags);
     report.ends(1);
     report.check_line("rules", "FAIL", "rules.yaml:3");
@@ -138,10 +131,7 @@ fn a_store_in_use_is_described() {
 
 #[test]
 fn an_unreachable_store_is_69_and_a_silent_server_is_not_waited_for_for_long() {
-    let report = doctor(
-        &format!("redis://:planted-password@127.0.0.1:{}", free_port()),
-        &[],
-    );
+    let report = doctor(&format!("redis://:planted-password@127.0.0.1:{}", free_port()), &[]);
     report.ends(69);
     report.check_line("reach", "FAIL", "see whether the server runs");
     assert!(!report.out.contains("planted-password") && !report.err.contains("planted-password"));
@@ -156,11 +146,7 @@ fn an_unreachable_store_is_69_and_a_silent_server_is_not_waited_for_for_long() {
     let report = doctor(&redis.url(), &["--json"]);
     redis.thaw();
     report.ends(69);
-    assert!(
-        report.err.contains("still looking at the store"),
-        "{}",
-        report.err
-    );
+    assert!(report.err.contains("still looking at the store"), "{}", report.err);
     let report_json: Value = serde_json::from_str(&report.out).unwrap();
     assert_eq!(report_json["exit"], 69);
     assert_eq!(report_json["findings"][0]["grade"], "fail", "{report_json}");
@@ -176,10 +162,7 @@ fn the_json_output_separates_the_problem_from_its_cure() {
     let cure = "see whether the server runs and can be reached";
     assert_eq!(finding["cure"], cure, "{document}");
     let found = finding["found"].as_str().unwrap();
-    assert!(
-        found.contains("refused") && !found.contains(cure),
-        "{document}"
-    );
+    assert!(found.contains("refused") && !found.contains(cure), "{document}");
 }
 
 /// The server was reached, so `reach` must not fail as well.
@@ -226,10 +209,7 @@ fn a_missing_permission_is_named_and_the_password_never() {
     let recipe = recipe();
     let words: Vec<&str> = recipe.iter().map(String::as_str).collect();
     assert_eq!(redis.run_command(&words), "OK");
-    let url = format!(
-        "redis://tidegate:planted-password@127.0.0.1:{}",
-        redis.port()
-    );
+    let url = format!("redis://tidegate:planted-password@127.0.0.1:{}", redis.port());
     let mut printed = String::new();
     let mut look = || {
         let report = doctor(&url, &[]);
@@ -256,15 +236,7 @@ fn a_missing_permission_is_named_and_the_password_never() {
     }
     redis.run_command(&["ACL", "SETUSER", "tidegate", "-eval_ro", "-evalsha_ro"]);
     look().check_line("permissions", "warn", "eval_ro, evalsha_ro");
-    redis.run_command(&[
-        "ACL",
-        "SETUSER",
-        "tidegate",
-        "resetkeys",
-        "~other:*",
-        "+eval_ro",
-        "+evalsha_ro",
-    ]);
+    redis.run_command(&["ACL", "SETUSER", "tidegate", "resetkeys", "~other:*", "+eval_ro", "+evalsha_ro"]);
     look().check_line("permissions", "FAIL", "ACL SETUSER USER ~tg:*");
     redis.run_command(&["ACL", "SETUSER", "tidegate", "resetpass", ">another"]);
     let report = look();
@@ -295,11 +267,7 @@ fn a_replica_is_a_failure_and_a_primary_lists_its_replica() {
     replica.run_command(&["REPLICAOF", "127.0.0.1", &port]);
     let report = doctor(&replica.url(), &[]);
     report.ends(1);
-    report.check_line(
-        "replication",
-        "FAIL",
-        &format!("a replica of 127.0.0.1:{port}"),
-    );
+    report.check_line("replication", "FAIL", &format!("a replica of 127.0.0.1:{port}"));
     report.check_line("permissions", "warn", "replica");
     wait_for("a replica that follows", || {
         let report = doctor(&primary.url(), &[]);
@@ -326,11 +294,7 @@ fn settings_come_from_the_same_places_as_for_the_service() {
     let redis = Redis::redis7();
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("tidegate.yaml");
-    std::fs::write(
-        &config,
-        format!("store: {}\nstore_budget: 30000\n", redis.url()),
-    )
-    .unwrap();
+    std::fs::write(&config, format!("store: {}\nstore_budget: 30000\n", redis.url())).unwrap();
     let run = |args: &[&str]| {
         let mut command = Command::new(BINARY);
         command.arg("doctor").args(args).output().unwrap()

@@ -23,12 +23,8 @@ fn a_term_under_load_loses_no_request_and_ends_cleanly() {
                 // As a balancer does: a connection that the server closes gracefully is not used again, and after
                 // /readyz has reported not ready, no new one is opened.
                 loop {
-                    client
-                        .send("POST", "/v1/check", &[], &check_body("192.0.2.1", "/"))
-                        .unwrap();
-                    let reply = client
-                        .receive()
-                        .expect("an accepted request gets a response");
+                    client.send("POST", "/v1/check", &[], &check_body("192.0.2.1", "/")).unwrap();
+                    let reply = client.receive().expect("an accepted request gets a response");
                     assert_eq!(reply.status, 200);
                     responses.fetch_add(1, Relaxed);
                     if reply.header("connection") == Some("close") {
@@ -66,23 +62,10 @@ fn many_signals_at_once_shut_down_once() {
     for _ in 0..100 {
         server.signal("HUP");
     }
-    assert_eq!(
-        server
-            .post("/v1/check", &check_body("192.0.2.1", "/"))
-            .status,
-        200
-    );
+    assert_eq!(server.post("/v1/check", &check_body("192.0.2.1", "/")).status, 200);
     let pid = server.pid().to_string();
-    let burst = format!(
-        "for i in 1 2 3 4 5; do kill -TERM {pid} 2>/dev/null; kill -HUP {pid} 2>/dev/null; done; true"
-    );
-    assert!(
-        std::process::Command::new("sh")
-            .args(["-c", &burst])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let burst = format!("for i in 1 2 3 4 5; do kill -TERM {pid} 2>/dev/null; kill -HUP {pid} 2>/dev/null; done; true");
+    assert!(std::process::Command::new("sh").args(["-c", &burst]).status().unwrap().success());
     let (status, _) = server.wait_end();
     assert_eq!(status.code(), Some(0));
 }
@@ -125,11 +108,7 @@ fn closing_the_terminal_ends_the_server_unless_it_was_started_with_nohup() {
             .output()
             .unwrap();
         let errors = String::from_utf8_lossy(&ran.stderr);
-        assert_eq!(
-            String::from_utf8_lossy(&ran.stdout),
-            want,
-            "{how}: {errors}"
-        );
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), want, "{how}: {errors}");
     }
 }
 
@@ -139,9 +118,7 @@ fn a_second_signal_ends_the_server_at_once() {
     server.signal("TERM");
     server.wait_log(|line| line["message"] == "draining");
     let begun = Instant::now();
-    wait_for("the first signal to be over", || {
-        (begun.elapsed() > Duration::from_millis(400)).then_some(())
-    });
+    wait_for("the first signal to be over", || (begun.elapsed() > Duration::from_millis(400)).then_some(()));
     server.signal("INT");
     let (status, log) = server.wait_end();
     assert_eq!(status.code(), Some(1));
@@ -158,9 +135,7 @@ fn a_silent_connection_does_not_delay_the_shutdown() {
     let mut unanswered = std::net::TcpStream::connect(server.http).unwrap();
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
     std::io::Write::write_all(&mut unanswered, preface).unwrap();
-    wait_for("both connections", || {
-        (server.metric("tidegate_connections ") >= 2).then_some(())
-    });
+    wait_for("both connections", || (server.metric("tidegate_connections ") >= 2).then_some(()));
     server.signal("TERM");
     let (status, log) = server.wait_end();
     assert_eq!(status.code(), Some(0), "{log:#?}");
@@ -171,16 +146,9 @@ fn a_silent_connection_does_not_delay_the_shutdown() {
 fn a_stuck_request_delays_the_shutdown_until_the_deadline_and_no_longer() {
     let server = TestServer::with(RULES, &["--drain-delay", "0", "--shutdown-timeout", "1"]);
     let mut stuck = server.client();
-    stuck
-        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{")
-        .unwrap();
-    assert_eq!(
-        server.client().request("GET", "/healthz", &[], "").status,
-        200
-    );
-    wait_for("the stuck request to be taken", || {
-        (server.metric("tidegate_connections ") >= 1).then_some(())
-    });
+    stuck.send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    assert_eq!(server.client().request("GET", "/healthz", &[], "").status, 200);
+    wait_for("the stuck request to be taken", || (server.metric("tidegate_connections ") >= 1).then_some(()));
     server.signal("TERM");
     let (status, log) = server.wait_end();
     let cut = has(&log, "the deadline came before everything was finished");

@@ -46,10 +46,7 @@ fn load(server: &TestServer, acknowledged: &AtomicU64, in_flight: &AtomicU64, ov
     };
     while !over.load(Ordering::SeqCst) {
         in_flight.fetch_add(1, Ordering::SeqCst);
-        if client
-            .send("POST", "/v1/check", &[], &request("bills"))
-            .is_err()
-        {
+        if client.send("POST", "/v1/check", &[], &request("bills")).is_err() {
             return;
         }
         let Ok(reply) = client.receive() else {
@@ -75,9 +72,7 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged_and_adds_no_more_than_w
                 scope.spawn(|| load(&server, &acknowledged, &in_flight, &over));
             }
             let enough = 10 + 7 * (round % 5);
-            wait_for("some acknowledgements", || {
-                (acknowledged.load(Ordering::SeqCst) >= enough).then_some(())
-            });
+            wait_for("some acknowledgements", || (acknowledged.load(Ordering::SeqCst) >= enough).then_some(()));
             server.signal("KILL");
             over.store(true, Ordering::SeqCst);
         });
@@ -85,10 +80,7 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged_and_adds_no_more_than_w
         server = node(&rules("bills", ""), data.path());
         let (acknowledged_count, flying) = (acknowledged.into_inner(), in_flight.into_inner());
         let found = used(&server) - before;
-        assert!(
-            found >= acknowledged_count,
-            "round {round}: {found} of {acknowledged_count} are there"
-        );
+        assert!(found >= acknowledged_count, "round {round}: {found} of {acknowledged_count} are there");
         assert!(
             found <= acknowledged_count + flying,
             "round {round}: {found}, but {acknowledged_count} were acknowledged and {flying} in flight"
@@ -132,10 +124,7 @@ fn a_missing_secret_beside_counts_is_an_error_with_the_cure() {
     for _ in 0..2 {
         let message = start_error(&rules("bills", ""), &flags);
         assert!(message.contains("secret: is missing"), "{message}");
-        assert!(
-            message.contains("restore the secret from a copy"),
-            "{message}"
-        );
+        assert!(message.contains("restore the secret from a copy"), "{message}");
         assert!(!secret.exists(), "none is drawn");
     }
     std::fs::write(data.path().join("other"), "fedcba9876543210").unwrap();
@@ -155,16 +144,7 @@ fn start_error(rules: &str, flags: &[&str]) -> String {
     let file = dir.path().join("rules.yaml");
     std::fs::write(&file, rules).unwrap();
     let ended = Command::new(BINARY)
-        .args([
-            "serve",
-            "--http",
-            "127.0.0.1:0",
-            "--grpc",
-            "off",
-            "--admin",
-            "off",
-            "--rules",
-        ])
+        .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off", "--rules"])
         .arg(&file)
         .args(flags)
         .output()
@@ -176,16 +156,10 @@ fn start_error(rules: &str, flags: &[&str]) -> String {
 #[test]
 fn durability_that_the_store_lacks_is_rejected_at_the_start_and_on_a_reload() {
     let message = start_error(&rules("bills", ""), &[]);
-    assert!(
-        message.contains("rules.yaml:3: rule `bills` has durability disk"),
-        "{message}"
-    );
+    assert!(message.contains("rules.yaml:3: rule `bills` has durability disk"), "{message}");
     assert!(message.contains("name one with `--data-dir`"), "{message}");
     let message = start_error(&rules("bills", ""), &["--store", "redis://127.0.0.1:1"]);
-    assert!(
-        message.contains("write replica, replica+aof or none"),
-        "{message}"
-    );
+    assert!(message.contains("write replica, replica+aof or none"), "{message}");
 
     let plain = "version: 1\nrules:\n  - { name: r, by: user, rate: 9/day }\n";
     let server = TestServer::start(plain);
@@ -193,11 +167,7 @@ fn durability_that_the_store_lacks_is_rejected_at_the_start_and_on_a_reload() {
     server.signal("HUP");
     let is = |line: &Value| line.to_string().contains("has durability disk");
     server.wait_log(is);
-    assert_eq!(
-        server.post("/v1/check", REQUEST).json()["rule"],
-        "r",
-        "the old rules stay"
-    );
+    assert_eq!(server.post("/v1/check", REQUEST).json()["rule"], "r", "the old rules stay");
 }
 
 #[test]
@@ -205,14 +175,8 @@ fn a_damaged_journal_is_rejected_by_name_and_not_changed() {
     let data = tempfile::tempdir().unwrap();
     let journal = data.path().join("counts.redb");
     std::fs::write(&journal, "not a journal").unwrap();
-    let message = start_error(
-        &rules("bills", ""),
-        &["--data-dir", data.path().to_str().unwrap()],
-    );
-    assert!(
-        message.contains("counts.redb: is damaged or no journal"),
-        "{message}"
-    );
+    let message = start_error(&rules("bills", ""), &["--data-dir", data.path().to_str().unwrap()]);
+    assert!(message.contains("counts.redb: is damaged or no journal"), "{message}");
     assert_eq!(std::fs::read(&journal).unwrap(), b"not a journal");
 }
 
@@ -232,17 +196,10 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
         let mut bytes = whole.clone();
         bytes[PAGE..].fill(kind);
         std::fs::write(&journal, &bytes).unwrap();
-        let flags = [
-            "--data-dir",
-            data.path().to_str().unwrap(),
-            "--log-format",
-            "json",
-        ];
+        let flags = ["--data-dir", data.path().to_str().unwrap(), "--log-format", "json"];
         let output = start_error(&rules("bills", ""), &flags);
         let lines: Vec<&str> = output.lines().collect();
-        let [line] = lines[..] else {
-            panic!("pages of {kind}: {output}")
-        };
+        let [line] = lines[..] else { panic!("pages of {kind}: {output}") };
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         let message = line["message"].as_str().unwrap();
         assert!(message.contains("counts.redb: is damaged"), "{message}");
@@ -252,11 +209,7 @@ fn a_journal_with_damaged_pages_is_one_message_and_no_backtrace() {
 /// Limits the size of any file that the process writes to `bytes`, like a full disk.
 fn set_room(server: &TestServer, bytes: &str) {
     let status = Command::new("prlimit")
-        .args([
-            "--pid",
-            &server.pid().to_string(),
-            &format!("--fsize={bytes}:unlimited"),
-        ])
+        .args(["--pid", &server.pid().to_string(), &format!("--fsize={bytes}:unlimited")])
         .status()
         .unwrap();
     assert!(status.success());
@@ -293,18 +246,12 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
     let check = |rule: &str| -> HttpReply { server.post("/v1/check", &request(rule)) };
     for rule in ["lenient", "strict"] {
         let reply = check(rule);
-        assert_eq!(
-            (reply.status, &reply.json()["source"]),
-            (200, &Value::from("exact"))
-        );
+        assert_eq!((reply.status, &reply.json()["source"]), (200, &Value::from("exact")));
     }
     set_room(&server, "0");
     for _ in 0..10 {
         let reply = check("lenient");
-        assert_eq!(
-            (reply.status, &reply.json()["source"]),
-            (200, &Value::from("fallback"))
-        );
+        assert_eq!((reply.status, &reply.json()["source"]), (200, &Value::from("fallback")));
         assert_eq!(check("strict").status, 503);
     }
     assert_eq!(server.metric("tidegate_journal_failing"), 1);
@@ -324,11 +271,7 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
     let (_, lines) = server.wait_end();
     let again = node(&rules("lenient", ""), data.path());
     let left = again.post("/v1/peek", &request("lenient")).json()["remaining"].clone();
-    assert_eq!(
-        left,
-        LIMIT - 11,
-        "what memory decided was written afterwards"
-    );
+    assert_eq!(left, LIMIT - 11, "what memory decided was written afterwards");
     let logged = |text: &str| {
         let has_text = |line: &&Value| line.to_string().contains(text);
         lines.iter().filter(has_text).count()
@@ -344,9 +287,7 @@ fn a_store_without_a_replica_is_reported_and_decides_nothing_durable() {
     let plain = "  - { name: plain, by: user, match: { path: /plain }, rate: 9/h }\n";
     let flags = ["--store", &redis.url(), "--store-budget", "30000"];
     let server = TestServer::with(&(durable + plain), &flags);
-    wait_for("an exact node", || {
-        (server.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (server.metric("tidegate_store_exact") == 1).then_some(()));
     let source = |rule: &str| {
         let reply = server.post("/v1/check", &request(rule));
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -359,9 +300,6 @@ fn a_store_without_a_replica_is_reported_and_decides_nothing_durable() {
     assert!(failure.starts_with("no replica is connected"), "{failure}");
     assert!(!failure.contains(&redis.port().to_string()), "{failure}");
     assert_eq!(server.admin_get("/readyz").status, 200, "it still decides");
-    let is = |line: &Value| {
-        line.to_string()
-            .contains("not acknowledged: no replica is connected")
-    };
+    let is = |line: &Value| line.to_string().contains("not acknowledged: no replica is connected");
     server.wait_log(is);
 }

@@ -62,11 +62,7 @@ impl EdgeClients {
     }
 
     fn by_auth(&mut self, EdgeRequest { ip, path }: EdgeRequest<'_>) -> EdgeReply {
-        let headers = [
-            ("x-original-uri", path),
-            ("x-original-method", "GET"),
-            ("x-forwarded-for", ip),
-        ];
+        let headers = [("x-original-uri", path), ("x-original-method", "GET"), ("x-forwarded-for", ip)];
         let reply = self.auth.request("GET", "/v1/auth", &headers, "");
         EdgeReply {
             passed: reply.status == 200,
@@ -86,9 +82,7 @@ impl EdgeClients {
     }
 
     fn by_resp(&mut self, EdgeRequest { ip, path }: EdgeRequest<'_>) -> EdgeReply {
-        let response = self
-            .resp
-            .send_line(&format!("TG.CHECK ip {ip} path {path}"));
+        let response = self.resp.send_line(&format!("TG.CHECK ip {ip} path {path}"));
         let RespReply::Integer(remaining) = response.field("remaining") else {
             panic!("no number in {response:?}");
         };
@@ -114,20 +108,9 @@ async fn every_edge_decides_alike_and_charges_one_counter() {
     );
     let server = TestServer::with_resp(&rules, &[]);
     let mut clients = EdgeClients::of(&server).await;
-    let request = EdgeRequest {
-        ip: "203.0.113.9",
-        path: "/search/cats",
-    };
-    let passed = |remaining| EdgeReply {
-        passed: true,
-        remaining,
-        has_retry_after: false,
-    };
-    let denied = EdgeReply {
-        passed: false,
-        remaining: 0,
-        has_retry_after: true,
-    };
+    let request = EdgeRequest { ip: "203.0.113.9", path: "/search/cats" };
+    let passed = |remaining| EdgeReply { passed: true, remaining, has_retry_after: false };
+    let denied = EdgeReply { passed: false, remaining: 0, has_retry_after: true };
     // Twice around: eight pass, whichever edge they use.
     for (left, edge) in (0..8).rev().zip(EDGES.into_iter().cycle()) {
         assert_eq!(clients.check(edge, request).await, passed(left), "{edge}");
@@ -136,17 +119,11 @@ async fn every_edge_decides_alike_and_charges_one_counter() {
         assert_eq!(clients.check(edge, request).await, denied, "{edge}");
     }
     // The global ceiling was charged for allowed requests only.
-    let elsewhere = EdgeRequest {
-        path: "/elsewhere",
-        ..request
-    };
+    let elsewhere = EdgeRequest { path: "/elsewhere", ..request };
     for (left, edge) in (988..992).rev().zip(EDGES) {
         assert_eq!(clients.check(edge, elsewhere).await, passed(left), "{edge}");
     }
-    let other = EdgeRequest {
-        ip: "203.0.113.10",
-        ..request
-    };
+    let other = EdgeRequest { ip: "203.0.113.10", ..request };
     for (left, edge) in (4..8).rev().zip(EDGES) {
         assert_eq!(clients.check(edge, other).await, passed(left), "{edge}");
     }
@@ -166,21 +143,12 @@ async fn clients_that_can_wait_get_a_delay_and_the_others_are_denied() {
     let mut clients = EdgeClients::of(&server).await;
     for (i, edge) in EDGES.into_iter().enumerate() {
         let ip = format!("203.0.113.{i}");
-        let strict = EdgeRequest {
-            ip: &ip,
-            path: "/strict",
-        };
-        assert!(
-            clients.check(edge, strict).await.passed,
-            "{edge}: no wait yet"
-        );
+        let strict = EdgeRequest { ip: &ip, path: "/strict" };
+        assert!(clients.check(edge, strict).await.passed, "{edge}: no wait yet");
         let reply = clients.check(edge, strict).await;
         assert_eq!(reply.passed, edge == "http", "{edge}");
         assert_eq!(reply.has_retry_after, edge != "http", "{edge}");
-        let patient = EdgeRequest {
-            path: "/patient",
-            ..strict
-        };
+        let patient = EdgeRequest { path: "/patient", ..strict };
         for _ in 0..2 {
             assert!(clients.check(edge, patient).await.passed, "{edge}");
         }
@@ -188,9 +156,7 @@ async fn clients_that_can_wait_get_a_delay_and_the_others_are_denied() {
     let body = r#"{"attributes": {"ip": "203.0.113.0", "path": "/strict"}}"#;
     let waits = server.post("/v1/check", body).json()["delay_ms"].as_u64();
     assert!(waits > Some(60_000), "{waits:?}");
-    let reply = clients
-        .resp
-        .send_line("TG.CHECK ip 203.0.113.3 path /patient");
+    let reply = clients.resp.send_line("TG.CHECK ip 203.0.113.3 path /patient");
     let RespReply::Integer(waits) = reply.field("delay_ms") else {
         panic!("no number in {reply:?}");
     };

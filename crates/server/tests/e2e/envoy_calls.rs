@@ -52,17 +52,11 @@ async fn native_rules_decide_and_set_headers() {
 async fn all_edges_share_the_same_counter() {
     let server = TestServer::start(&rules());
     let caller = GrpcClient::connect(&server).await;
-    assert_eq!(
-        caller.check(&of_client("203.0.113.9")).await.overall_code,
-        OK
-    );
+    assert_eq!(caller.check(&of_client("203.0.113.9")).await.overall_code, OK);
     let body = r#"{"attributes": {"ip": "203.0.113.9", "domain": "shop"}}"#;
     let reply = server.post("/v1/check", body);
     assert_eq!((reply.status, &reply.json()["remaining"]), (200, &0.into()));
-    assert_eq!(
-        caller.check(&of_client("203.0.113.9")).await.overall_code,
-        OVER
-    );
+    assert_eq!(caller.check(&of_client("203.0.113.9")).await.overall_code, OVER);
     assert_eq!(server.post("/v1/check", body).status, 429);
     let keyed = request("x", &[&[("path", "/keyed")], &[("api_key", "k1")]]);
     assert_eq!(caller.check(&keyed).await.overall_code, OK);
@@ -90,26 +84,10 @@ async fn undecided_calls_fail_with_a_reason() {
         changed
     };
     let cases = [
-        (
-            of(|r| r.domain.clear()),
-            "2",
-            "rate limit domain must not be empty",
-        ),
-        (
-            of(|r| r.descriptors.clear()),
-            "2",
-            "rate limit descriptor list must not be empty",
-        ),
-        (
-            of(|r| r.descriptors[0].limit = Some(RateLimitOverride::default())),
-            "3",
-            "the unknown unit 0",
-        ),
-        (
-            of(|r| r.descriptors = vec![r.descriptors[0].clone(); 17]),
-            "3",
-            "more than 16 descriptors",
-        ),
+        (of(|r| r.domain.clear()), "2", "rate limit domain must not be empty"),
+        (of(|r| r.descriptors.clear()), "2", "rate limit descriptor list must not be empty"),
+        (of(|r| r.descriptors[0].limit = Some(RateLimitOverride::default())), "3", "the unknown unit 0"),
+        (of(|r| r.descriptors = vec![r.descriptors[0].clone(); 17]), "3", "more than 16 descriptors"),
         (
             of(|r| {
                 let entry = r.descriptors[0].entries[0].clone();
@@ -118,16 +96,8 @@ async fn undecided_calls_fail_with_a_reason() {
             "3",
             "more than 16 entries",
         ),
-        (
-            of(|r| r.descriptors[0].entries[0].key = "k".repeat(257)),
-            "3",
-            "a key has more than 256 bytes",
-        ),
-        (
-            of(|r| r.domain = "d".repeat(1_100_000)),
-            "8",
-            "more than 1048581 bytes",
-        ),
+        (of(|r| r.descriptors[0].entries[0].key = "k".repeat(257)), "3", "a key has more than 256 bytes"),
+        (of(|r| r.domain = "d".repeat(1_100_000)), "8", "more than 1048581 bytes"),
     ];
     for (call, code, reason) in cases {
         let (found, text) = caller.fails(&call).await;
@@ -181,48 +151,13 @@ async fn malformed_calls_fail_with_a_reason() {
     let mut compressed = good.to_vec();
     compressed[0] = 1;
     let cases: [(&str, Bytes, &str, &str); 7] = [
-        (
-            "/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit",
-            good.clone(),
-            "12",
-            "no such method",
-        ),
-        (
-            "/grpc.health.v1.Health/Watch",
-            good.clone(),
-            "12",
-            "no such method",
-        ),
-        (
-            SHOULD_RATE_LIMIT,
-            compressed.into(),
-            "12",
-            "send it as identity",
-        ),
-        (
-            SHOULD_RATE_LIMIT,
-            Bytes::new(),
-            "3",
-            "ends before the message",
-        ),
-        (
-            SHOULD_RATE_LIMIT,
-            good.slice(..good.len() - 1),
-            "3",
-            "truncated",
-        ),
-        (
-            SHOULD_RATE_LIMIT,
-            [&good[..], &good[..]].concat().into(),
-            "3",
-            "data follows",
-        ),
-        (
-            SHOULD_RATE_LIMIT,
-            Bytes::from_static(&[0, 0, 0, 0, 1, 0x0b]),
-            "3",
-            "the request is invalid",
-        ),
+        ("/envoy.service.ratelimit.v2.RateLimitService/ShouldRateLimit", good.clone(), "12", "no such method"),
+        ("/grpc.health.v1.Health/Watch", good.clone(), "12", "no such method"),
+        (SHOULD_RATE_LIMIT, compressed.into(), "12", "send it as identity"),
+        (SHOULD_RATE_LIMIT, Bytes::new(), "3", "ends before the message"),
+        (SHOULD_RATE_LIMIT, good.slice(..good.len() - 1), "3", "truncated"),
+        (SHOULD_RATE_LIMIT, [&good[..], &good[..]].concat().into(), "3", "data follows"),
+        (SHOULD_RATE_LIMIT, Bytes::from_static(&[0, 0, 0, 0, 1, 0x0b]), "3", "the request is invalid"),
     ];
     for (path, body, code, reason) in cases {
         let called = caller.call(path, body).await;
@@ -269,7 +204,8 @@ async fn the_health_service_reports_its_status() {
 #[test]
 fn the_json_endpoint_responds_as_the_reference_does() {
     let server = TestServer::start(&rules());
-    let call = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
+    let call =
+        r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "203.0.113.9"}]}]}"#;
     for _ in 0..2 {
         let reply = server.post("/json", call);
         assert_eq!(reply.status, 200);
@@ -285,13 +221,7 @@ fn the_json_endpoint_responds_as_the_reference_does() {
     assert!(named("retry-after") && named("ratelimit"), "{headers}");
     let put = HttpClient::connect(server.http).request("PUT", "/json", &[], call);
     assert_eq!(put.status, 429, "any method will do");
-    for bad in [
-        "",
-        "{",
-        "{}",
-        r#"{"domain": "a"}"#,
-        r#"{"domain": "a", "x": 1}"#,
-    ] {
+    for bad in ["", "{", "{}", r#"{"domain": "a"}"#, r#"{"domain": "a", "x": 1}"#] {
         let reply = server.post("/json", bad);
         assert_eq!((reply.status, reply.body.as_str()), (400, "Bad Request\n"));
     }
@@ -304,10 +234,7 @@ async fn requests_can_be_returned_as_metadata() {
     let mut call = request("shop", &[&[("a", "1"), ("b", "2")], &[("c", "3")]]);
     call.hits_addend = 1;
     call.descriptors[1].hits_addend = Some(1);
-    call.descriptors[1].limit = Some(RateLimitOverride {
-        requests_per_unit: 5,
-        unit: 2,
-    });
+    call.descriptors[1].limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 2 });
     let response = caller.check(&call).await;
     assert!(response.response_headers_to_add.is_empty());
     let metadata = response.dynamic_metadata.unwrap().json();

@@ -25,10 +25,7 @@ pub(crate) fn deployment(config: &str) -> (tempfile::TempDir, Command) {
     // Any file name is read.
     std::fs::write(folder.join("limits"), config).unwrap();
     let mut command = Command::new(BINARY);
-    command
-        .args(["serve", "--envoy-compat"])
-        .env("RUNTIME_ROOT", dir.path())
-        .env("RUNTIME_SUBDIRECTORY", "ratelimit");
+    command.args(["serve", "--envoy-compat"]).env("RUNTIME_ROOT", dir.path()).env("RUNTIME_SUBDIRECTORY", "ratelimit");
     (dir, command)
 }
 
@@ -41,14 +38,9 @@ pub(crate) fn replace_limits(server: &TestServer, text: &str) {
 
 /// One request with an entry for each of these keys, each in its own descriptor.
 pub(crate) fn check(server: &TestServer, keys: &[&str]) -> HttpReply {
-    let descriptors: Vec<String> = keys
-        .iter()
-        .map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#))
-        .collect();
-    let body = format!(
-        r#"{{"domain": "shop", "descriptors": [{}]}}"#,
-        descriptors.join(",")
-    );
+    let descriptors: Vec<String> =
+        keys.iter().map(|key| format!(r#"{{"entries": [{{"key": "{key}", "value": "x"}}]}}"#)).collect();
+    let body = format!(r#"{{"domain": "shop", "descriptors": [{}]}}"#, descriptors.join(","));
     server.post("/json", &body)
 }
 
@@ -74,26 +66,17 @@ fn the_server_listens_and_responds_as_the_reference_does() {
     let server = TestServer::spawn_as_is(command, dir);
     assert_eq!(server.http.port(), http);
     assert_eq!(server.grpc, format!("127.0.0.1:{grpc}"));
-    assert_eq!(
-        (server.admin.ip().to_string(), server.admin.port()),
-        ("127.0.0.1".to_owned(), debug)
-    );
+    assert_eq!((server.admin.ip().to_string(), server.admin.port()), ("127.0.0.1".to_owned(), debug));
     let logged = server.wait_log(|line| line["variables"].is_string());
     let variables = logged["variables"].as_str().unwrap();
-    assert!(
-        variables.contains("USE_STATSD") && variables.contains("REDIS_POOL_SIZE"),
-        "{variables}"
-    );
+    assert!(variables.contains("USE_STATSD") && variables.contains("REDIS_POOL_SIZE"), "{variables}");
 
     let listing = server.admin_get("/rlconfig").body;
     assert!(listing.contains("shop.four"), "{listing}");
     let first = check(&server, &["four"]);
     assert_eq!(first.status, 200);
     let headers = first.json()["responseHeadersToAdd"].to_string();
-    assert!(
-        headers.contains("X-Left") && headers.contains("RateLimit-Limit"),
-        "{headers}"
-    );
+    assert!(headers.contains("X-Left") && headers.contains("RateLimit-Limit"), "{headers}");
 }
 
 #[test]
@@ -121,10 +104,7 @@ fn a_shadow_mode_for_all_is_named_in_the_log() {
 #[test]
 fn metrics_are_at_the_address_of_the_reference() {
     let (dir, mut command) = deployment(CONFIG);
-    command
-        .env("USE_PROMETHEUS", "true")
-        .env("PROMETHEUS_ADDR", "127.0.0.1:0")
-        .env("PROMETHEUS_PATH", "/stats");
+    command.env("USE_PROMETHEUS", "true").env("PROMETHEUS_ADDR", "127.0.0.1:0").env("PROMETHEUS_PATH", "/stats");
     let server = TestServer::spawn(command, dir);
     let line = server.wait_log(|line| line["edge"] == "metrics");
     let place: SocketAddr = line["address"].as_str().unwrap().parse().unwrap();
@@ -133,10 +113,7 @@ fn metrics_are_at_the_address_of_the_reference() {
     let page = get("/stats").body;
     let sample = r#"ratelimit_service_rate_limit_over_limit{domain="shop",key1="one"} 1"#;
     assert!(page.contains(sample), "{page}");
-    assert_eq!(
-        (get("/metrics").status, get("/v1/rules").status),
-        (404, 404)
-    );
+    assert_eq!((get("/metrics").status, get("/v1/rules").status), (404, 404));
     let posted = HttpClient::connect(place).request("POST", "/stats", &[], "");
     assert_eq!(posted.status, 405);
 }
@@ -148,22 +125,14 @@ fn a_denied_request_is_charged_as_in_the_reference() {
     let server = TestServer::spawn(command, dir);
     let both: &[&str] = &["one", "four"];
     assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
-    assert_eq!(
-        check_each(&server, [&["four"], &["four"]]),
-        [200, 429],
-        "three were paid"
-    );
+    assert_eq!(check_each(&server, [&["four"], &["four"]]), [200, 429], "three were paid");
 
     let (dir, mut command) = deployment(CONFIG);
     command.env("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true");
     let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [both, both, both]), [200, 429, 429]);
     let four: &[&str] = &["four"];
-    assert_eq!(
-        check_each(&server, [four, four, four, four]),
-        [200, 200, 200, 429],
-        "one was paid"
-    );
+    assert_eq!(check_each(&server, [four, four, four, four]), [200, 200, 200, 429], "one was paid");
 }
 
 #[test]
@@ -193,10 +162,7 @@ fn shadow_mode_denies_nothing_and_still_reports() {
     let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"]]), [200]);
     let reply = check(&server, &["one"]);
-    assert_eq!(
-        (reply.status, &reply.json()["statuses"][0]["code"]),
-        (200, &"OVER_LIMIT".into())
-    );
+    assert_eq!((reply.status, &reply.json()["statuses"][0]["code"]), (200, &"OVER_LIMIT".into()));
 }
 
 #[test]
@@ -206,26 +172,17 @@ fn with_a_bad_first_configuration_the_server_listens_and_every_call_fails() {
     assert_eq!(check_each(&server, [&["one"], &["other"]]), [400, 400]);
     assert_eq!(health(&server), 200, "it listens, and reports healthy");
     replace_limits(&server, CONFIG);
-    wait_for("a good configuration", || {
-        (check(&server, &["one"]).status == 200).then_some(())
-    });
+    wait_for("a good configuration", || (check(&server, &["one"]).status == 200).then_some(()));
     assert_eq!(check_each(&server, [&["one"]]), [429]);
     // From then on a bad one changes nothing.
     replace_limits(&server, "domain: shop\ndescriptors: [{ key: '' }]\n");
     server.signal("HUP");
-    wait_for("the rejection", || {
-        server.admin_get("/v1/rules").json()["stale"]
-            .is_string()
-            .then_some(())
-    });
+    wait_for("the rejection", || server.admin_get("/v1/rules").json()["stale"].is_string().then_some(()));
     assert_eq!(check_each(&server, [&["one"]]), [429]);
 }
 
 fn health(server: &TestServer) -> u16 {
-    server
-        .client()
-        .request("GET", "/healthcheck", &[], "")
-        .status
+    server.client().request("GET", "/healthcheck", &[], "").status
 }
 
 #[test]
@@ -246,11 +203,7 @@ fn files_share_a_domain_only_with_merge_domains() {
         std::fs::write(dir.path().join("ratelimit/config/more.yaml"), more).unwrap();
         command.env("MERGE_DOMAIN_CONFIG", merge);
         let server = TestServer::spawn(command, dir);
-        assert_eq!(
-            check_each(&server, [&["one"], &["two"]]),
-            want,
-            "merge {merge}"
-        );
+        assert_eq!(check_each(&server, [&["one"], &["two"]]), want, "merge {merge}");
     }
 }
 
@@ -268,9 +221,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
     copy("..v1", CONFIG);
     std::os::unix::fs::symlink("..data/limits.yaml", folder.join("limits.yaml")).unwrap();
     let mut command = Command::new(BINARY);
-    command
-        .args(["serve", "--envoy-compat"])
-        .env("RUNTIME_ROOT", dir.path());
+    command.args(["serve", "--envoy-compat"]).env("RUNTIME_ROOT", dir.path());
     let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     let folder = server.dir.path().join("config");
@@ -279,9 +230,7 @@ fn a_mounted_config_map_is_read_once_and_followed() {
     std::fs::write(folder.join("..v2/limits.yaml"), more).unwrap();
     turn(&folder.join("..data"), "..v2");
     std::fs::remove_dir_all(folder.join("..v1")).unwrap();
-    wait_for("the new limits", || {
-        (check(&server, &["one"]).status == 200).then_some(())
-    });
+    wait_for("the new limits", || (check(&server, &["one"]).status == 200).then_some(()));
 }
 
 /// The other way to change everything at once: a link above the folder.
@@ -289,24 +238,17 @@ fn a_mounted_config_map_is_read_once_and_followed() {
 #[test]
 fn a_runtime_root_whose_link_changes_is_followed() {
     let dir = tempfile::tempdir().unwrap();
-    for (version, text) in [
-        ("v1", CONFIG.to_owned()),
-        ("v2", CONFIG.replace(": 1 ", ": 100 ")),
-    ] {
+    for (version, text) in [("v1", CONFIG.to_owned()), ("v2", CONFIG.replace(": 1 ", ": 100 "))] {
         std::fs::create_dir_all(dir.path().join(version).join("config")).unwrap();
         std::fs::write(dir.path().join(version).join("config/limits"), text).unwrap();
     }
     turn(&dir.path().join("current"), "v1");
     let mut command = Command::new(BINARY);
-    command
-        .args(["serve", "--envoy-compat"])
-        .env("RUNTIME_ROOT", dir.path().join("current"));
+    command.args(["serve", "--envoy-compat"]).env("RUNTIME_ROOT", dir.path().join("current"));
     let server = TestServer::spawn(command, dir);
     assert_eq!(check_each(&server, [&["one"], &["one"]]), [200, 429]);
     turn(&server.dir.path().join("current"), "v2");
-    wait_for("the new limits", || {
-        (check(&server, &["one"]).status == 200).then_some(())
-    });
+    wait_for("the new limits", || (check(&server, &["one"]).status == 200).then_some(()));
 }
 
 /// Changes the target of a link atomically.
@@ -319,25 +261,16 @@ fn turn(link: &Path, to: &str) {
 #[test]
 fn an_unsupported_variable_that_would_change_limits_stops_the_start() {
     let (_dir, mut command) = deployment(CONFIG);
-    let output = command
-        .env("BACKEND_TYPE", "memcache")
-        .env("PORT", "http")
-        .output()
-        .unwrap();
+    let output = command.env("BACKEND_TYPE", "memcache").env("PORT", "http").output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(
-        stderr.contains("BACKEND_TYPE") && stderr.contains("PORT is `http`"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("BACKEND_TYPE") && stderr.contains("PORT is `http`"), "{stderr}");
 }
 
 #[test]
 fn without_the_flag_the_reference_environment_is_ignored() {
     let (dir, mut command) = deployment(CONFIG);
-    command
-        .env("BACKEND_TYPE", "memcache")
-        .env("TIDEGATE_ENVOY_COMPAT", "false");
+    command.env("BACKEND_TYPE", "memcache").env("TIDEGATE_ENVOY_COMPAT", "false");
     let mut plain = Command::new(BINARY);
     plain.arg("serve");
     for (name, value) in command.get_envs() {

@@ -12,16 +12,15 @@ use crate::messages::{RateLimitRequest, RateLimitResponse};
 use crate::server::{TestServer, wait_for};
 use crate::window::unit;
 
-const LIMITS: &str = "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 20 } }] }";
+const LIMITS: &str =
+    "{ domain: shop, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 20 } }] }";
 
 fn of_user(name: &str) -> RateLimitRequest {
     request("shop", &[&[("user", name)]])
 }
 
 fn exact(server: &TestServer) {
-    wait_for("an exact node", || {
-        (server.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (server.metric("tidegate_store_exact") == 1).then_some(()));
 }
 
 /// A reference deployment waited 5 ms for its store. With a store further away it denied calls that it should have
@@ -31,9 +30,7 @@ async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
     let redis = Redis::redis7();
     let proxy = FaultProxy::new(redis.address()).await.unwrap();
     let (dir, mut command) = deployment(LIMITS);
-    command
-        .env("REDIS_SOCKET_TYPE", "tcp")
-        .env("REDIS_URL", proxy.address().to_string());
+    command.env("REDIS_SOCKET_TYPE", "tcp").env("REDIS_URL", proxy.address().to_string());
     let server = TestServer::spawn(command, dir);
     exact(&server);
     proxy.set(ProxyFault::Delay(Duration::from_millis(8)));
@@ -47,11 +44,7 @@ async fn a_reference_deployment_counts_exactly_in_a_store_far_away() {
 }
 
 /// A call with a deadline, as gRPC encodes it.
-async fn check_within(
-    caller: &GrpcClient,
-    timeout: &str,
-    call: &RateLimitRequest,
-) -> RateLimitResponse {
+async fn check_within(caller: &GrpcClient, timeout: &str, call: &RateLimitRequest) -> RateLimitResponse {
     let request = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")

@@ -72,10 +72,7 @@ async fn the_most_specific_limit_of_the_same_depth_is_found() {
         (&[("path", "/else"), ("user", "u")], (OK, Some(50), 49)),
         // Nothing deeper under the exact one, and no way back to the bare key.
         (&[("path", "/exact"), ("user", "u")], (OK, None, 0)),
-        (
-            &[("path", "/else"), ("user", "u"), ("x", "y")],
-            (OK, None, 0),
-        ),
+        (&[("path", "/else"), ("user", "u"), ("x", "y")], (OK, None, 0)),
         (&[("user", "u")], (OK, None, 0)),
         (&[("free", "x")], (OK, None, 0)),
         (&[("always", "x")], (OK, None, u32::MAX)),
@@ -124,13 +121,7 @@ async fn a_request_passes_all_its_limits_or_is_denied_and_charged_to_none() {
     let both = request("shop", &[&[("one", "x")], &[("three", "x")]]);
     check(&caller, &both, OK, &[(OK, Some(1), 0), (OK, Some(3), 2)]).await;
     for _ in 0..3 {
-        check(
-            &caller,
-            &both,
-            OVER,
-            &[(OVER, Some(1), 0), (OK, Some(3), 2)],
-        )
-        .await;
+        check(&caller, &both, OVER, &[(OVER, Some(1), 0), (OK, Some(3), 2)]).await;
     }
     let never = request("shop", &[&[("never", "x")]]);
     check(&caller, &never, OVER, &[(OVER, Some(0), 0)]).await;
@@ -150,10 +141,7 @@ async fn a_status_carries_its_limit_its_name_and_the_end_of_its_window() {
     assert_eq!((limit.unit, &*limit.name), (window().number, "first"));
     let reset = status.duration_until_reset.as_ref().unwrap();
     let length = i64::try_from(window().secs).unwrap();
-    assert!(
-        (1..=length).contains(&reset.seconds) && reset.nanos == 0,
-        "{reset:?}"
-    );
+    assert!((1..=length).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
     assert!(status.quota.is_none());
     let response = caller.check(&request("shop", &[&[("none", "x")]])).await;
     assert!(response.statuses[0].duration_until_reset.is_none());
@@ -168,28 +156,10 @@ async fn shadow_limits_never_deny_and_one_budget_with_room_is_enough() {
     check(&caller, &watched, OK, &[(OK, Some(1), 0)]).await;
     let budgets = request("shop", &[&[("budget", "x")], &[("purse", "x")]]);
     check(&caller, &budgets, OK, &[(OK, Some(1), 0), (OK, Some(2), 1)]).await;
-    check(
-        &caller,
-        &budgets,
-        OK,
-        &[(OVER, Some(1), 0), (OK, Some(2), 0)],
-    )
-    .await;
-    check(
-        &caller,
-        &budgets,
-        OVER,
-        &[(OVER, Some(1), 0), (OVER, Some(2), 0)],
-    )
-    .await;
+    check(&caller, &budgets, OK, &[(OVER, Some(1), 0), (OK, Some(2), 0)]).await;
+    check(&caller, &budgets, OVER, &[(OVER, Some(1), 0), (OVER, Some(2), 0)]).await;
     let mixed = request("shop", &[&[("budget", "x")], &[("three", "x")]]);
-    check(
-        &caller,
-        &mixed,
-        OVER,
-        &[(OVER, Some(1), 0), (OK, Some(3), 3)],
-    )
-    .await;
+    check(&caller, &mixed, OVER, &[(OVER, Some(1), 0), (OK, Some(3), 3)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -210,10 +180,7 @@ async fn an_override_in_the_request_counts_beside_the_configured_limit() {
     let caller = GrpcClient::connect(&server).await;
     let with = |requests: u32, domain: &str| {
         let mut call = request(domain, &[&[("three", "x")]]);
-        call.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit: requests,
-            unit: window().number,
-        });
+        call.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: requests, unit: window().number });
         call
     };
     check(&caller, &with(5, "shop"), OK, &[(OK, Some(5), 4)]).await;
@@ -265,16 +232,10 @@ async fn the_three_headers_of_the_reference_are_sent_if_wanted() {
         assert_eq!(reset_header, reset.seconds);
         [headers[0].clone(), headers[1].clone()].map(|(name, value)| format!("{name}: {value}"))
     };
-    assert_eq!(
-        three(&response),
-        ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
-    );
+    assert_eq!(three(&response), ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]);
     let denied = caller.check(&both).await;
     assert_eq!(denied.overall_code, OVER);
-    assert_eq!(
-        three(&denied),
-        ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]
-    );
+    assert_eq!(three(&denied), ["RateLimit-Limit: 1", "RateLimit-Remaining: 0"]);
     let free = caller.check(&request("shop", &[&[("none", "x")]])).await;
     assert!(free.response_headers_to_add.is_empty());
 }
@@ -324,8 +285,7 @@ async fn metadata_of_allowed_descriptors_is_merged_and_the_first_value_wins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_descriptor_limit_is_shown_as_json_and_listed() {
     let server = server(DECIDING, &[]);
-    let call =
-        r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "one", "value": "x"}]}]}"#;
+    let call = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "one", "value": "x"}]}]}"#;
     let reply = server.post("/json", call);
     let status = &reply.json()["statuses"][0];
     let unit = unit().to_uppercase();
@@ -337,13 +297,8 @@ async fn a_descriptor_limit_is_shown_as_json_and_listed() {
     assert_eq!(server.post("/json", call).status, 429);
     let listing = server.admin_get("/rlconfig");
     assert_eq!(listing.status, 200);
-    let line =
-        format!("shop.one: unit={unit} requests_per_unit=1, shadow_mode: false, quota_mode: false");
-    assert!(
-        listing.body.lines().any(|found| found == line),
-        "{}",
-        listing.body
-    );
+    let line = format!("shop.one: unit={unit} requests_per_unit=1, shadow_mode: false, quota_mode: false");
+    assert!(listing.body.lines().any(|found| found == line), "{}", listing.body);
     let posted = HttpClient::connect(server.admin).request("POST", "/rlconfig", &[], "");
     assert_eq!(posted.status, 405);
 }
@@ -358,17 +313,8 @@ async fn a_bad_file_is_rejected_with_its_cause_and_the_old_limits_stay() {
     assert!(line.to_string().contains("rules.yaml:4"), "{line}");
     let call = request("shop", &[&[("one", "x")]]);
     check(&caller, &call, OK, &[(OK, Some(1), 0)]).await;
-    server.write(
-        "rules.yaml",
-        &good.replace("requests_per_unit: 1,", "requests_per_unit: 4,"),
-    );
-    wait_for("the new limits", || {
-        server
-            .admin_get("/rlconfig")
-            .body
-            .contains("requests_per_unit=4")
-            .then_some(())
-    });
+    server.write("rules.yaml", &good.replace("requests_per_unit: 1,", "requests_per_unit: 4,"));
+    wait_for("the new limits", || server.admin_get("/rlconfig").body.contains("requests_per_unit=4").then_some(()));
     check(&caller, &call, OK, &[(OK, Some(4), 2)]).await;
 }
 
@@ -387,10 +333,7 @@ async fn rules_of_both_kinds_decide_together() {
     command.args(["serve", "--rules"]).arg(&folder);
     let server = TestServer::spawn(command, dir);
     let caller = GrpcClient::connect(&server).await;
-    let call = request(
-        "shop",
-        &[&[("three", "x")], &[("remote_address", "203.0.113.9")]],
-    );
+    let call = request("shop", &[&[("three", "x")], &[("remote_address", "203.0.113.9")]]);
     check(&caller, &call, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
     // A peek or a refund does not charge the rules either.
     let mut looks = call.clone();
@@ -401,18 +344,6 @@ async fn rules_of_both_kinds_decide_together() {
         check(&caller, &looks, OK, &[(OK, Some(3), 2), (OK, Some(2), 1)]).await;
     }
     check(&caller, &call, OK, &[(OK, Some(3), 1), (OK, Some(2), 0)]).await;
-    check(
-        &caller,
-        &call,
-        OVER,
-        &[(OK, Some(3), 1), (OVER, Some(2), 0)],
-    )
-    .await;
-    check(
-        &caller,
-        &looks,
-        OVER,
-        &[(OK, Some(3), 1), (OVER, Some(2), 0)],
-    )
-    .await;
+    check(&caller, &call, OVER, &[(OK, Some(3), 1), (OVER, Some(2), 0)]).await;
+    check(&caller, &looks, OVER, &[(OK, Some(3), 1), (OVER, Some(2), 0)]).await;
 }

@@ -36,9 +36,7 @@ fn every_bad_file_is_rejected_with_its_cause_and_the_old_one_stays() {
     let server = TestServer::start(&good);
     let folder = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(BAD)).unwrap();
     let files = folder.map(|entry| entry.unwrap().path());
-    let files: Vec<_> = files
-        .filter(|path| path.extension() == Some("yaml".as_ref()))
-        .collect();
+    let files: Vec<_> = files.filter(|path| path.extension() == Some("yaml".as_ref())).collect();
     assert!(files.len() >= 40, "{} files", files.len());
     for (before, path) in files.iter().enumerate() {
         let name = path.display();
@@ -55,9 +53,7 @@ fn every_bad_file_is_rejected_with_its_cause_and_the_old_one_stays() {
         assert_eq!(left, Some(999 - before as u64), "{name}: {status}");
         // So that the next rejection is that of the next file.
         replace(&server, &good);
-        wait_for("the good one", || {
-            stale_reason(&server).is_none().then_some(())
-        });
+        wait_for("the good one", || stale_reason(&server).is_none().then_some(()));
     }
 }
 
@@ -78,12 +74,7 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
     };
     let nodes: String = units.iter().map(node).collect();
     let server = TestServer::start(&format!("domain: shop\ndescriptors:\n{nodes}"));
-    let now = || {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap()
-            .as_secs()
-    };
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     for (unit, length) in units {
         // If the window ended while the response was made, the result is useless.
         let (reply, sent) = wait_for("a response within one window", || {
@@ -104,16 +95,10 @@ fn every_unit_counts_from_multiples_of_its_length_since_1970() {
 fn folder_with_more() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let limits = |key: &str| {
-        format!(
-            "{{domain: shop, descriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 0}}}}]}}"
-        )
+        format!("{{domain: shop, descriptors: [{{key: {key}, rate_limit: {{unit: day, requests_per_unit: 0}}}}]}}")
     };
     std::fs::create_dir(dir.path().join("below")).unwrap();
-    for (name, key) in [
-        ("a.yaml", "read"),
-        ("limits.json", "json"),
-        ("below/b.yaml", "below"),
-    ] {
+    for (name, key) in [("a.yaml", "read"), ("limits.json", "json"), ("below/b.yaml", "below")] {
         std::fs::write(dir.path().join(name), limits(key)).unwrap();
     }
     dir

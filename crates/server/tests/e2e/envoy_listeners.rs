@@ -73,8 +73,8 @@ async fn is_accepted(server: &TestServer, connector: &TlsConnector) -> bool {
     tokio::spawn(async {
         let _ = connection.await;
     });
-    let request = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
-        .header("content-type", "application/grpc");
+    let request =
+        Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}")).header("content-type", "application/grpc");
     let request = request.body(()).unwrap();
     let called = GrpcClient(client).send(request, framed(&anything())).await;
     called.is_ok_and(|called| called.code.as_deref() == Some("0"))
@@ -99,9 +99,7 @@ async fn with_a_certificate_the_listener_accepts_tls_only() {
     let caller = GrpcClient::over(io).await;
     assert_eq!(caller.check(&anything()).await.overall_code, OK);
     let mut open = TcpStream::connect(&server.grpc).await.unwrap();
-    open.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-        .await
-        .unwrap();
+    open.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
     let mut received = Vec::new();
     // An alert, or nothing, and the end.
     let _ = open.read_to_end(&mut received).await;
@@ -131,9 +129,7 @@ async fn clients_authenticate_by_their_certificates_and_names() {
     assert!(is_accepted(&named, &with(&envoy)).await);
     assert!(is_accepted(&named, &with(&spiffe)).await);
     assert!(!is_accepted(&named, &with(&other)).await);
-    named.wait_log(|line| {
-        line["level"] == "WARN" && line["wanted"] == "envoy.example, spiffe://mesh/envoy"
-    });
+    named.wait_log(|line| line["level"] == "WARN" && line["wanted"] == "envoy.example, spiffe://mesh/envoy");
     assert!(!is_accepted(&named, &with(&forged)).await);
     assert!(!is_accepted(&named, &connector(&authority, None)).await);
 }
@@ -203,16 +199,13 @@ fn certificates_that_cannot_be_used_stop_the_start() {
 async fn calls_until_goaway(caller: &GrpcClient) -> usize {
     let mut calls = 0;
     loop {
-        let request = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
-            .header("content-type", "application/grpc");
+        let request =
+            Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}")).header("content-type", "application/grpc");
         let request = request.body(()).unwrap();
         match caller.send(request, framed(&anything())).await {
             Ok(called) => assert_eq!(called.code.as_deref(), Some("0"), "{called:?}"),
             Err(error) => {
-                assert!(
-                    error.is_go_away() || error.is_io() || !error.is_reset(),
-                    "{error:?}"
-                );
+                assert!(error.is_go_away() || error.is_io() || !error.is_reset(), "{error:?}");
                 return calls;
             }
         }
@@ -236,18 +229,13 @@ async fn at_shutdown_calls_in_flight_finish_and_no_more_are_accepted() {
     caller.check(&anything()).await;
     // A call that has begun: its head is there, its message is not.
     let mut client = caller.0.clone().ready().await.unwrap();
-    let begun = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}"))
-        .header("content-type", "application/grpc");
+    let begun = Request::post(format!("http://tidegate{SHOULD_RATE_LIMIT}")).header("content-type", "application/grpc");
     let (reply, mut stream) = client.send_request(begun.body(()).unwrap(), false).unwrap();
     // The server has received it before this call.
     caller.check(&anything()).await;
     server.signal("TERM");
     let address = server.grpc.clone();
-    wait_for("the listener to close", || {
-        std::net::TcpStream::connect(&address)
-            .is_err()
-            .then_some(())
-    });
+    wait_for("the listener to close", || std::net::TcpStream::connect(&address).is_err().then_some(()));
     stream.send_data(framed(&anything()), true).unwrap();
     let mut stream = reply.await.unwrap().into_body();
     while let Some(piece) = stream.data().await {
@@ -264,10 +252,7 @@ async fn silent_clients_and_other_protocols_are_cut_off() {
     let server = TestServer::with(RULES, &["--idle-timeout", "5"]);
     let mut silent = TcpStream::connect(&server.grpc).await.unwrap();
     let mut other = TcpStream::connect(&server.grpc).await.unwrap();
-    other
-        .write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        .await
-        .unwrap();
+    other.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     for stream in [&mut silent, &mut other] {
         let mut received = Vec::new();
         let _ = stream.read_to_end(&mut received).await;

@@ -46,24 +46,16 @@ struct EnvoyTestbed {
 impl EnvoyTestbed {
     fn with_services(services: [u16; 2], edits: &[(&str, &str)]) -> Self {
         let backend = Upstream::start();
-        let ports = [
-            (3000, backend.address().port()),
-            (8081, services[0]),
-            (8083, services[1]),
-        ];
+        let ports = [(3000, backend.address().port()), (8081, services[0]), (8083, services[1])];
         let ports = ports.map(port_edits).map(|[_, value]| value);
         let ports = ports.iter().map(|(from, to)| (&**from, &**to));
         let edits: Vec<_> = ports.chain(edits.iter().copied()).collect();
-        EnvoyTestbed {
-            envoy: ReverseProxy::start(ProxyProduct::Envoy.releases()[0], &edits),
-            backend,
-        }
+        EnvoyTestbed { envoy: ReverseProxy::start(ProxyProduct::Envoy.releases()[0], &edits), backend }
     }
 
     /// An Envoy whose only rate limit service is `server`.
     fn in_front_of(server: &TestServer, edits: &[(&str, &str)]) -> Self {
-        let testbed =
-            EnvoyTestbed::with_services([port(server), free_port()], &[&[PATIENT], edits].concat());
+        let testbed = EnvoyTestbed::with_services([port(server), free_port()], &[&[PATIENT], edits].concat());
         testbed.wait_healthy(1);
         testbed
     }
@@ -78,9 +70,7 @@ impl EnvoyTestbed {
     /// One of Envoy's statistics. Envoy sends them in chunks, and this response is small enough for one.
     fn figure(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(self.envoy.admin()).unwrap();
-        let request = format!(
-            "GET /stats?filter={name} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n"
-        );
+        let request = format!("GET /stats?filter={name} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let page = std::io::read_to_string(stream).unwrap();
         metric(&page, &format!("{name}:"))
@@ -126,19 +116,14 @@ fn envoy_passes_allowed_requests_and_denies_the_rest_with_headers() {
     }
     assert_eq!(testbed.backend.take().len(), 2);
     let denied = testbed.user("ada", "/a");
-    assert_eq!(
-        (denied.status, left(&denied)),
-        (429, Some("0")),
-        "{denied:?}"
-    );
+    assert_eq!((denied.status, left(&denied)), (429, Some("0")), "{denied:?}");
     let wait: u64 = denied.header("retry-after").unwrap().parse().unwrap();
     assert!(wait > 0, "{denied:?}");
     assert_eq!(denied.header("x-envoy-ratelimited"), Some("true"));
     assert_eq!(testbed.backend.take(), []);
     // Envoy makes its own headers from the status of each descriptor.
     let own = format!("2, 2;w={}", window().secs);
-    let is_limit_header =
-        |value: &(String, String)| value.0 == "x-ratelimit-limit" && value.1 == own;
+    let is_limit_header = |value: &(String, String)| value.0 == "x-ratelimit-limit" && value.1 == own;
     assert!(denied.headers.iter().any(is_limit_header), "{denied:?}");
     assert_eq!(testbed.user("bea", "/a").status, 200, "another user");
     assert_eq!(testbed.get("/a", &[]).status, 200, "no user");
@@ -159,23 +144,11 @@ fn nothing_a_client_can_send_takes_its_limit_away() {
         client.receive().unwrap().status
     };
     let (long, path) = (vec![b'x'; 5_000], format!("/{}", "p".repeat(5_000)));
-    let users: [&[u8]; 6] = [
-        b"ada",
-        &long,
-        &long[1..],
-        b"\xff",
-        b"\xfe\xff",
-        "\u{fffd}".as_bytes(),
-    ];
+    let users: [&[u8]; 6] = [b"ada", &long, &long[1..], b"\xff", b"\xfe\xff", "\u{fffd}".as_bytes()];
     for user in users {
         let statuses = [(); 2].map(|()| request("/a", user, b"y"));
         assert_eq!(statuses, [200, 200], "each has a limit of its own");
-        let odd: [(&str, &[u8]); 4] = [
-            ("/a", b"y"),
-            (&path, b"y"),
-            ("/a", &long),
-            (&path, b"\xc3\x28\xff"),
-        ];
+        let odd: [(&str, &[u8]); 4] = [("/a", b"y"), (&path, b"y"), ("/a", &long), (&path, b"\xc3\x28\xff")];
         for (path, other) in odd {
             assert_eq!(request(path, user, other), 429, "{} bytes", user.len());
         }
@@ -210,14 +183,10 @@ fn usage_of_a_response_is_charged_when_it_is_complete() {
     assert_eq!(left(&peek()), Some("100"), "a peek costs nothing");
     let spend = || testbed.get("/chat", &[("x-spend", "60")]);
     assert_eq!(spend().status, 200);
-    wait_for("60 to be charged", || {
-        (left(&peek()) == Some("40")).then_some(())
-    });
+    wait_for("60 to be charged", || (left(&peek()) == Some("40")).then_some(()));
     let over = spend();
     assert_eq!(over.status, 200, "something is left, so it may begin");
-    wait_for("the rest to be charged", || {
-        (peek().status == 429).then_some(())
-    });
+    wait_for("the rest to be charged", || (peek().status == 429).then_some(()));
     testbed.backend.take();
     assert_eq!(spend().status, 429);
     assert_eq!(testbed.backend.take(), []);
@@ -253,9 +222,7 @@ fn without_tidegate_envoy_follows_its_failure_mode() {
     assert_eq!(testbed.user("nobody", "/a").status, 200);
     let _back = TestServer::with(&descriptors(), &["--grpc", &grpc]);
     // Envoy may not even have noticed the outage, so its health status proves nothing.
-    wait_for("Envoy to call again", || {
-        (testbed.user("nobody", "/a").status == 429).then_some(())
-    });
+    wait_for("Envoy to call again", || (testbed.user("nobody", "/a").status == 429).then_some(()));
 
     let closed = TestServer::start(&descriptors());
     let deny = ("failure_mode_deny: false", "failure_mode_deny: true");
@@ -305,10 +272,7 @@ fn a_rolling_restart_of_two_loses_no_request_and_no_decision() {
         });
         let _running = [first, second].map(|server| restart(server, &testbed));
         over.store(true, Ordering::Relaxed);
-        clients
-            .map(|client| client.join().unwrap())
-            .iter()
-            .sum::<u64>()
+        clients.map(|client| client.join().unwrap()).iter().sum::<u64>()
     });
     assert!(sent > 100, "{sent}");
     assert_eq!(testbed.figure("cluster.backend.ratelimit.error"), 0);

@@ -51,10 +51,7 @@ struct ScrapedDeployment {
 impl ScrapedDeployment {
     fn with(variables: &[(&str, &str)]) -> Self {
         let (dir, mut command) = deployment(CONFIG);
-        command
-            .env("USE_PROMETHEUS", "true")
-            .env("PROMETHEUS_ADDR", "127.0.0.1:0")
-            .envs(variables.iter().copied());
+        command.env("USE_PROMETHEUS", "true").env("PROMETHEUS_ADDR", "127.0.0.1:0").envs(variables.iter().copied());
         let server = TestServer::spawn(command, dir);
         let line = server.wait_log(|line| line["edge"] == "metrics");
         let page = line["address"].as_str().unwrap().parse().unwrap();
@@ -63,8 +60,7 @@ impl ScrapedDeployment {
 
     /// A call of one descriptor with these entries, and its status.
     fn call(&self, domain: &str, entries: &[(&str, &str)], hits: u32) -> u16 {
-        let entry =
-            |(key, value): &(&str, &str)| format!(r#"{{"key": "{key}", "value": "{value}"}}"#);
+        let entry = |(key, value): &(&str, &str)| format!(r#"{{"key": "{key}", "value": "{value}"}}"#);
         let entries: Vec<String> = entries.iter().map(entry).collect();
         let body = format!(
             r#"{{"domain": "{domain}", "descriptors": [{{"entries": [{}]}}], "hitsAddend": {hits}}}"#,
@@ -75,9 +71,7 @@ impl ScrapedDeployment {
 
     /// The value of one sample, named without the common prefix.
     fn figure(&self, sample: &str) -> Option<u64> {
-        let page = HttpClient::connect(self.page)
-            .request("GET", "/metrics", &[], "")
-            .body;
+        let page = HttpClient::connect(self.page).request("GET", "/metrics", &[], "").body;
         let sample = format!("ratelimit_service_{sample} ");
         let found = page.lines().find_map(|line| line.strip_prefix(&*sample));
         found.map(|count| count.parse().unwrap())
@@ -85,14 +79,8 @@ impl ScrapedDeployment {
 
     /// Total, over, near, within and shadow hits of one limit.
     fn hits(&self, keys: &str) -> [Option<u64>; 5] {
-        [
-            "total_hits",
-            "over_limit",
-            "near_limit",
-            "within_limit",
-            "shadow_mode",
-        ]
-        .map(|name| self.figure(&format!("rate_limit_{name}{{domain=\"shop\",{keys}}}")))
+        ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"]
+            .map(|name| self.figure(&format!("rate_limit_{name}{{domain=\"shop\",{keys}}}")))
     }
 }
 
@@ -140,10 +128,7 @@ fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
     let scraped = ScrapedDeployment::with(&[("REDIS_URL", &nowhere), ("REDIS_SOCKET_TYPE", "tcp")]);
     let errors = || scraped.figure(r#"should_rate_limit_error{err_type="redis_error"}"#);
     for calls in 1..=3 {
-        assert!(matches!(
-            scraped.call("shop", &[("ten", "x")], 1),
-            200 | 429
-        ));
+        assert!(matches!(scraped.call("shop", &[("ten", "x")], 1), 200 | 429));
         assert_eq!(errors(), Some(calls));
     }
     assert_eq!(scraped.call("shop", &[("unlimited", "x")], 1), 200);
@@ -154,14 +139,8 @@ fn calls_that_are_decided_without_the_store_are_counted_as_its_errors() {
 fn a_limit_is_named_by_its_nodes_or_by_the_request() {
     let scraped = ScrapedDeployment::with(&[]);
     let cases: [(&[(&str, &str)], &str); 5] = [
-        (
-            &[("outer", "o"), ("plain", "p")],
-            r#"key1="outer_o",key2="plain""#,
-        ),
-        (
-            &[("outer", "o"), ("detailed", "d")],
-            r#"key1="outer_o",key2="detailed_d""#,
-        ),
+        (&[("outer", "o"), ("plain", "p")], r#"key1="outer_o",key2="plain""#),
+        (&[("outer", "o"), ("detailed", "d")], r#"key1="outer_o",key2="detailed_d""#),
         (&[("listed", "ab")], r#"key1="listed_ab""#),
         (&[("hidden", "ab")], r#"key1="hidden_a*""#),
         (&[("shared", "ab")], r#"key1="shared_a*""#),
@@ -173,17 +152,9 @@ fn a_limit_is_named_by_its_nodes_or_by_the_request() {
     let deep = [("outer", "o"), ("plain", "p"), ("deep", "d")];
     assert_eq!(scraped.call("shop", &deep, 3), 200);
     let together = scraped.hits(r#"key1="outer_o",key2="plain""#);
-    assert_eq!(
-        together,
-        [5, 0, 0, 5, 0].map(Some),
-        "limits below are counted along"
-    );
+    assert_eq!(together, [5, 0, 0, 5, 0].map(Some), "limits below are counted along");
     assert_eq!(scraped.call("shop", &[("free", "x")], 2), 200);
-    assert_eq!(
-        scraped.hits(r#"key1="free""#),
-        [None; 5],
-        "nothing is counted"
-    );
+    assert_eq!(scraped.hits(r#"key1="free""#), [None; 5], "nothing is counted");
 }
 
 #[test]
@@ -217,8 +188,7 @@ fn calls_that_pass_because_nothing_is_denied_are_counted() {
 #[test]
 fn loaded_and_rejected_configurations_are_counted() {
     let scraped = ScrapedDeployment::with(&[]);
-    let loads =
-        || ["config_load_success", "config_load_error"].map(|name| scraped.figure(name).unwrap());
+    let loads = || ["config_load_success", "config_load_error"].map(|name| scraped.figure(name).unwrap());
     wait_for("the first one", || (loads() == [1, 0]).then_some(()));
     replace_limits(&scraped.server, "domain: ''\n");
     // A change may be seen more than once.

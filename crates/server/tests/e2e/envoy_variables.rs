@@ -31,31 +31,21 @@ fn quota_mode_makes_every_descriptor_a_budget() {
 
 #[test]
 fn the_request_is_returned_as_metadata_if_wanted() {
-    let config = CONFIG.replace(
-        "  - key: four",
-        "  - key: four\n    metadata: { plan: basic }",
-    );
+    let config = CONFIG.replace("  - key: four", "  - key: four\n    metadata: { plan: basic }");
     let (dir, mut command) = deployment(&config);
     command.env("RESPONSE_DYNAMIC_METADATA", "true");
     let server = TestServer::spawn(command, dir);
     let metadata = |keys: &[&str]| check(&server, keys).json()["dynamicMetadata"].clone();
     let descriptors = json!([{"entries": ["four=x"]}, {"entries": ["none=x"]}]);
-    let wanted =
-        json!({"domain": "shop", "descriptors": descriptors, "metadata": {"plan": "basic"}});
+    let wanted = json!({"domain": "shop", "descriptors": descriptors, "metadata": {"plan": "basic"}});
     assert_eq!(metadata(&["four", "none"]), wanted);
     let hits = r#"{"domain": "shop", "hitsAddend": 2, "descriptors": [
         {"entries": [{"key": "four", "value": "x"}], "hitsAddend": 3,
          "limit": {"requestsPerUnit": 9, "unit": "YEAR"}}]}"#;
     let hits_metadata = server.post("/json", hits).json()["dynamicMetadata"].clone();
     assert_eq!(hits_metadata["hitsAddend"], 2.0, "{hits_metadata}");
-    assert_eq!(
-        hits_metadata["descriptors"][0]["hitsAddend"], 3.0,
-        "{hits_metadata}"
-    );
-    assert!(
-        hits_metadata["descriptors"][0]["limit"].is_string(),
-        "{hits_metadata}"
-    );
+    assert_eq!(hits_metadata["descriptors"][0]["hitsAddend"], 3.0, "{hits_metadata}");
+    assert!(hits_metadata["descriptors"][0]["limit"].is_string(), "{hits_metadata}");
 
     let (dir, command) = deployment(&config);
     let server = TestServer::spawn(command, dir);

@@ -10,8 +10,7 @@ use tokio::net::{TcpStream, UnixStream};
 use crate::messages::{ProtoEntry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::server::TestServer;
 
-pub(crate) const SHOULD_RATE_LIMIT: &str =
-    "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 pub(crate) const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 pub(crate) const OK: i32 = 1;
@@ -72,11 +71,7 @@ impl GrpcClient {
     }
 
     /// A request of any kind.
-    pub(crate) async fn send(
-        &self,
-        request: Request<()>,
-        body: Bytes,
-    ) -> Result<GrpcReply, h2::Error> {
+    pub(crate) async fn send(&self, request: Request<()>, body: Bytes) -> Result<GrpcReply, h2::Error> {
         let mut client = self.0.clone().ready().await?;
         let (reply, mut stream) = client.send_request(request, false)?;
         // The response may come before all of it is sent.
@@ -108,10 +103,7 @@ impl GrpcClient {
     }
 
     /// The same; an error if the connection ends first.
-    pub(crate) async fn try_check(
-        &self,
-        request: &RateLimitRequest,
-    ) -> Result<RateLimitResponse, h2::Error> {
+    pub(crate) async fn try_check(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, h2::Error> {
         let called = self.try_call(SHOULD_RATE_LIMIT, framed(request)).await?;
         assert_eq!(called.code.as_deref(), Some("0"), "{called:?}");
         assert_eq!(called.headers["content-type"], "application/grpc");
@@ -132,8 +124,7 @@ impl GrpcClient {
             service: String,
         }
         let service = service.to_owned();
-        self.call(HEALTH, framed(&HealthCheckRequest { service }))
-            .await
+        self.call(HEALTH, framed(&HealthCheckRequest { service })).await
     }
 }
 
@@ -148,24 +139,15 @@ pub(crate) fn framed(message: &impl Message) -> Bytes {
 
 /// A descriptor of these entries.
 pub(crate) fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entry = |(key, value): &(&str, &str)| ProtoEntry {
-        key: (*key).to_owned(),
-        value: (*value).into(),
-    };
-    RateLimitDescriptor {
-        entries: entries.iter().map(entry).collect(),
-        ..Default::default()
-    }
+    let entry = |(key, value): &(&str, &str)| ProtoEntry { key: (*key).to_owned(), value: (*value).into() };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
 /// A request of these descriptors.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),
-        descriptors: descriptors
-            .iter()
-            .map(|entries| descriptor(entries))
-            .collect(),
+        descriptors: descriptors.iter().map(|entries| descriptor(entries)).collect(),
         hits_addend: 0,
     }
 }

@@ -9,14 +9,8 @@ use crate::messages::RateLimitResponse;
 use crate::server::TestServer;
 
 const RULES: &str = "version: 1\nrules: [{ name: r, by: ip, rate: 3/hour burst 3 }]\n";
-const SCRIPT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/tests/e2e/clients/grpc_python.py"
-);
-const PYTHON: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../target/tools/python/bin/python"
-);
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/e2e/clients/grpc_python.py");
+const PYTHON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/python/bin/python");
 
 /// The verdicts of `count` calls on one channel.
 #[track_caller]
@@ -24,12 +18,7 @@ fn called(address: &str, count: usize) -> Vec<i32> {
     let message = request("shop", &[&[("remote_address", "203.0.113.9")]]).encode_to_vec();
     let digits = message.iter().map(|byte| format!("{byte:02x}"));
     let ran = Command::new(PYTHON)
-        .args([
-            SCRIPT,
-            address,
-            &digits.collect::<String>(),
-            &count.to_string(),
-        ])
+        .args([SCRIPT, address, &digits.collect::<String>(), &count.to_string()])
         .output()
         .unwrap_or_else(|error| panic!("no {PYTHON} ({error}): run scripts/tools"));
     let complaint = String::from_utf8_lossy(&ran.stderr);

@@ -12,15 +12,10 @@ use std::process::Command;
 use crate::http::{HttpClient, check_body};
 use crate::server::{BINARY, TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
 
 fn left(server: &TestServer) -> u64 {
-    server
-        .post("/v1/peek", &check_body("192.0.2.1", "/"))
-        .json()["remaining"]
-        .as_u64()
-        .unwrap()
+    server.post("/v1/peek", &check_body("192.0.2.1", "/")).json()["remaining"].as_u64().unwrap()
 }
 
 #[test]
@@ -30,10 +25,7 @@ fn a_bad_request_names_its_field_and_charges_nothing() {
     let cases = [
         ("{", ""),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cots": 1}"#, "cots"),
-        (
-            r#"{"attributes": {"ip": "not an address"}}"#,
-            "attributes.ip",
-        ),
+        (r#"{"attributes": {"ip": "not an address"}}"#, "attributes.ip"),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cost": -1}"#, "cost"),
         (&format!(r#"[{good}, {good}, {{"cost": "1"}}]"#), "[2].cost"),
         (&format!("[{}]", vec![&*good; 1001].join(",")), "[1000]"),
@@ -54,22 +46,15 @@ fn a_request_that_is_too_large_is_413_or_431() {
     let single = format!("{padding}{}", check_body("192.0.2.1", "/"));
     assert_eq!(server.post("/v1/check", &single).status, 413);
     let mut client = server.client();
-    client
-        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n")
-        .unwrap();
+    client.send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 2000000\r\n\r\n").unwrap();
     assert_eq!(client.receive().unwrap().status, 413);
     let mut client = server.client();
-    client
-        .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
-        .unwrap();
+    client.send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
     let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
     // The server may close while the client is still sending.
     while client.send_raw(chunk.as_bytes()).is_ok() {}
     let mut client = server.client();
-    let large = format!(
-        "GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n",
-        "y".repeat(100_000)
-    );
+    let large = format!("GET /healthz HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000));
     let _ = client.send_raw(large.as_bytes());
     assert_eq!(client.receive().unwrap().status, 431);
     let mut client = server.client();
@@ -108,11 +93,7 @@ fn unknown_paths_and_methods_get_404_and_405() {
     let reply = client.request("GET", "/v1/check", &[], "");
     assert_eq!((reply.status, reply.header("allow")), (405, Some("POST")));
     assert_eq!(client.request("DELETE", "/healthz", &[], "").status, 405);
-    assert_eq!(
-        client.request("GET", "/metrics", &[], "").status,
-        404,
-        "only on the admin listener"
-    );
+    assert_eq!(client.request("GET", "/metrics", &[], "").status, 404, "only on the admin listener");
 }
 
 #[test]
@@ -120,9 +101,7 @@ fn slow_clients_are_closed_and_good_ones_served_meanwhile() {
     let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     let mut slow: Vec<HttpClient> = (0..50).map(|_| server.client()).collect();
     for client in &mut slow {
-        client
-            .send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ")
-            .unwrap();
+        client.send_raw(b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ").unwrap();
     }
     wait_for("the slow ones to be closed", || {
         // On its own connection each time: a kept one might be idle on a busy machine.
@@ -192,29 +171,19 @@ fn a_server_out_of_descriptors_goes_on_and_recovers() {
     std::fs::write(dir.path().join("rules.yaml"), RULES).unwrap();
     let mut command = Command::new("sh");
     let rules = dir.path().join("rules.yaml");
-    command.arg("-c").arg(format!(
-        "ulimit -n 96; exec {BINARY} serve --rules {} --idle-timeout 600 \"$@\"",
-        rules.display()
-    ));
+    command
+        .arg("-c")
+        .arg(format!("ulimit -n 96; exec {BINARY} serve --rules {} --idle-timeout 600 \"$@\"", rules.display()));
     command.arg("sh");
     let server = TestServer::spawn(command, dir);
     let mut first = server.client();
     assert_eq!(first.request("GET", "/healthz", &[], "").status, 200);
     // More than it may have open, fewer than the kernel's backlog.
-    let crowd: Vec<HttpClient> = (0..200)
-        .filter_map(|_| HttpClient::try_connect(server.http).ok())
-        .collect();
+    let crowd: Vec<HttpClient> = (0..200).filter_map(|_| HttpClient::try_connect(server.http).ok()).collect();
     for _ in 0..20 {
-        assert_eq!(
-            first.request("GET", "/healthz", &[], "").status,
-            200,
-            "open connections are served"
-        );
+        assert_eq!(first.request("GET", "/healthz", &[], "").status, 200, "open connections are served");
     }
     drop(crowd);
     let reply = server.client().request("GET", "/healthz", &[], "");
-    assert_eq!(
-        reply.status, 200,
-        "waiting connections are accepted once there is room"
-    );
+    assert_eq!(reply.status, 200, "waiting connections are accepted once there is room");
 }

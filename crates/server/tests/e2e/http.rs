@@ -30,10 +30,7 @@ impl HttpClient {
 
     /// Connects from another address of this machine, such as 127.0.0.2.
     pub(crate) fn connect_from(source: IpAddr, address: SocketAddr) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         let stream = runtime.block_on(async {
             let socket = tokio::net::TcpSocket::new_v4().unwrap();
             socket.bind(SocketAddr::new(source, 0)).unwrap();
@@ -47,23 +44,14 @@ impl HttpClient {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(DEADLINE))?;
         stream.set_write_timeout(Some(DEADLINE))?;
-        Ok(HttpClient {
-            stream: BufReader::new(stream),
-            host: address.to_string(),
-        })
+        Ok(HttpClient { stream: BufReader::new(stream), host: address.to_string() })
     }
 
     pub(crate) fn post(&mut self, path: &str, body: &str) -> HttpReply {
         self.request("POST", path, &[], body)
     }
 
-    pub(crate) fn request(
-        &mut self,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &str,
-    ) -> HttpReply {
+    pub(crate) fn request(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> HttpReply {
         self.send(method, path, headers, body).unwrap();
         self.receive().unwrap()
     }
@@ -102,11 +90,7 @@ impl HttpClient {
         let ended = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
-        let status = line
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .ok_or_else(ended)?;
+        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(ended)?;
         let mut headers = Vec::new();
         loop {
             line.clear();
@@ -116,14 +100,8 @@ impl HttpClient {
             };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut reply = HttpReply {
-            status,
-            headers,
-            body: String::new(),
-        };
-        let length = reply
-            .header("content-length")
-            .map_or(0, |length| length.parse().unwrap());
+        let mut reply = HttpReply { status, headers, body: String::new() };
+        let length = reply.header("content-length").map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body)?;
         reply.body = String::from_utf8(body).unwrap();
@@ -153,10 +131,7 @@ impl HttpClient {
 
 impl HttpReply {
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| &**value)
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
     pub(crate) fn json(&self) -> Value {

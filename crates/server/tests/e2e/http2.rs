@@ -8,8 +8,7 @@ use tokio::net::TcpStream;
 use crate::http::check_body;
 use crate::server::TestServer;
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour, algorithm: fixed-window }\n";
 
 /// A connection whose streams have a receive window of `window` bytes.
 pub(crate) async fn connect(server: &TestServer, window: u32) -> SendRequest<Bytes> {
@@ -43,11 +42,7 @@ async fn check(client: SendRequest<Bytes>, body: Bytes) -> Http2Reply {
         body.flow_control().release_capacity(piece.len()).unwrap();
         read.extend_from_slice(&piece);
     }
-    Http2Reply {
-        status: head.status,
-        headers: head.headers,
-        body: read.freeze(),
-    }
+    Http2Reply { status: head.status, headers: head.headers, body: read.freeze() }
 }
 
 /// More streams than a connection may have at once: the others wait.
@@ -58,9 +53,7 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
     let body = Bytes::from(check_body("192.0.2.1", "/"));
     // Until the first response the client does not know how many streams it may have.
     let mut replies = vec![check(client.clone(), body.clone()).await];
-    let pending_replies: Vec<_> = (0..300)
-        .map(|_| tokio::spawn(check(client.clone(), body.clone())))
-        .collect();
+    let pending_replies: Vec<_> = (0..300).map(|_| tokio::spawn(check(client.clone(), body.clone()))).collect();
     for reply in pending_replies {
         replies.push(reply.await.unwrap());
     }
@@ -68,10 +61,7 @@ async fn three_hundred_streams_of_one_connection_pass_exactly_the_limit() {
     for reply in replies {
         let decision: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
         assert_eq!(reply.headers["ratelimit-policy"], "\"r\";q=5;w=3600");
-        assert_eq!(
-            reply.headers["x-tidegate-id"],
-            decision["id"].as_str().unwrap()
-        );
+        assert_eq!(reply.headers["x-tidegate-id"], decision["id"].as_str().unwrap());
         if reply.status == StatusCode::OK {
             left.push(decision["remaining"].as_u64().unwrap());
         } else {
@@ -90,10 +80,7 @@ async fn a_large_response_arrives_complete() {
     let client = connect(&server, 65_535).await;
     let list = format!("[{}]", vec![check_body("192.0.2.1", "/"); 1000].join(","));
     let reply = check(client, Bytes::from(list)).await;
-    assert_eq!(
-        reply.headers["content-length"],
-        reply.body.len().to_string()
-    );
+    assert_eq!(reply.headers["content-length"], reply.body.len().to_string());
     assert!(reply.body.len() > 100_000, "it is not one piece");
     let items: Vec<serde_json::Value> = serde_json::from_slice(&reply.body).unwrap();
     let allowed = items.iter().filter(|item| item["allowed"] == true).count();
@@ -106,10 +93,7 @@ async fn a_bad_request_or_a_large_one_costs_its_own_stream_only() {
     let client = connect(&server, 65_535).await;
     for (body, status) in [
         (Bytes::from_static(b"{"), StatusCode::BAD_REQUEST),
-        (
-            Bytes::from(" ".repeat(70_000) + &check_body("192.0.2.1", "/")),
-            StatusCode::PAYLOAD_TOO_LARGE,
-        ),
+        (Bytes::from(" ".repeat(70_000) + &check_body("192.0.2.1", "/")), StatusCode::PAYLOAD_TOO_LARGE),
         (Bytes::from(check_body("192.0.2.1", "/")), StatusCode::OK),
     ] {
         assert_eq!(check(client.clone(), body).await.status, status);

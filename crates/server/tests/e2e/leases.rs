@@ -21,15 +21,9 @@ fn node(redis: &Redis) -> TestServer {
         "version: 1\nrules:\n  - {{ name: r, by: ip, rate: {rate}/{unit}, algorithm: fixed-window, \
          counting: leased 1m }}\n"
     );
-    let flags = [
-        ["--store", &redis.url()],
-        ["--store-budget", "30000"],
-        ["--drain-delay", "0"],
-    ];
+    let flags = [["--store", &redis.url()], ["--store-budget", "30000"], ["--drain-delay", "0"]];
     let node = TestServer::with(&rules, &flags.concat());
-    wait_for("an exact node", || {
-        (node.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (node.metric("tidegate_store_exact") == 1).then_some(()));
     node
 }
 
@@ -58,9 +52,7 @@ fn a_node_that_shuts_down_returns_its_leases() {
         ending.signal("TERM");
         let (status, log) = ending.wait_end();
         assert_eq!(status.code(), Some(0), "{log:#?}");
-        let log_line = log
-            .iter()
-            .find(|line| line["message"] == "returned leased units");
+        let log_line = log.iter().find(|line| line["message"] == "returned leased units");
         let returned = log_line.and_then(|line| line["units"].as_u64());
         // More may have been in flight when the metric was read.
         assert!(returned >= Some(leased), "round {round}: {log:#?}");
@@ -76,9 +68,7 @@ fn leases_of_a_killed_node_stay_charged_and_are_no_more_than_refills_during_a_le
     let (killed, others) = (node(&redis), node(&redis));
     let (sent, leased) = draw_lease(&killed, "192.0.2.1");
     killed.signal("KILL");
-    let decision = others
-        .post("/v1/check", &check_body("192.0.2.1", "/x"))
-        .json();
+    let decision = others.post("/v1/check", &check_body("192.0.2.1", "/x")).json();
     let used = limit() - decision["remaining"].as_u64().unwrap_or(0);
     // More may have been in flight when the metric was read.
     let (least, most) = (sent + 1 + leased, sent + 1 + LEASE);

@@ -7,8 +7,7 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use crate::http::{HttpClient, check_body};
 use crate::server::{BINARY, TestServer};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour, algorithm: fixed-window }\n";
 
 /// A rule whose match is misspelt applied to nothing, without any message.
 #[test]
@@ -33,10 +32,7 @@ fn a_rule_that_no_request_matches_is_logged_once_and_counted() {
     let (_, log) = server.wait_end();
     let lines: Vec<_> = log.iter().filter(|line| is_about(line)).collect();
     assert_eq!(lines.len(), 1);
-    assert_eq!(
-        (&lines[0]["rules"], &lines[0]["count"]),
-        (&"idle".into(), &1.into())
-    );
+    assert_eq!((&lines[0]["rules"], &lines[0]["count"]), (&"idle".into(), &1.into()));
 }
 
 #[test]
@@ -50,10 +46,7 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
     server.signal("TERM");
     let (status, log) = server.wait_end();
     assert_eq!(status.code(), Some(0));
-    let lines: Vec<_> = log
-        .iter()
-        .filter(|line| line["message"] == "denied")
-        .collect();
+    let lines: Vec<_> = log.iter().filter(|line| line["message"] == "denied").collect();
     let counted: u64 = log
         .iter()
         .filter(|line| line["message"] == "denied more than the log has room for")
@@ -62,12 +55,7 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
     assert_eq!(lines.len() as u64 + counted, 4_999);
     assert!(lines.len() <= 1_000, "{}", lines.len());
     let line = lines[0];
-    for (field, want) in [
-        ("rule", "r"),
-        ("edge", "http"),
-        ("ip", "192.0.2.1"),
-        ("path", "/login"),
-    ] {
+    for (field, want) in [("rule", "r"), ("edge", "http"), ("ip", "192.0.2.1"), ("path", "/login")] {
         assert_eq!(line[field], want, "{line}");
     }
     assert!(line["id"].is_string() && line["retry_after_ms"].is_u64());
@@ -101,17 +89,7 @@ impl UnreadLogServer {
         let rules = dir.path().join("rules.yaml");
         std::fs::write(&rules, RULES).unwrap();
         let mut child = Command::new(BINARY)
-            .args([
-                "serve",
-                "--http",
-                "127.0.0.1:0",
-                "--grpc",
-                "off",
-                "--admin",
-                "off",
-                "--log-format",
-                "json",
-            ])
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off", "--log-format", "json"])
             .arg("--rules")
             .arg(&rules)
             .stderr(Stdio::piped())
@@ -127,11 +105,7 @@ impl UnreadLogServer {
                 break line["address"].as_str().unwrap().parse().unwrap();
             }
         };
-        UnreadLogServer {
-            child,
-            http,
-            _log: (!close).then_some(log),
-        }
+        UnreadLogServer { child, http, _log: (!close).then_some(log) }
     }
 }
 
@@ -148,23 +122,14 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
                  - { name: r, by: user, rate: 1/hour, algorithm: fixed-window }\n  \
                  - { name: trial, by: user, rate: 1/hour, algorithm: fixed-window, mode: shadow }\n";
     let body = r#"{"attributes": {"user": "ada@example.com"}}"#;
-    for (flags, subject) in [
-        (&[][..], "user=ada…"),
-        (&["--log-subjects", "clear"], "user=ada@example.com"),
-    ] {
+    for (flags, subject) in [(&[][..], "user=ada…"), (&["--log-subjects", "clear"], "user=ada@example.com")] {
         let server = TestServer::with(rules, flags);
         assert_eq!(server.post("/v1/check", body).status, 200);
         assert_eq!(server.post("/v1/check", body).status, 429);
         let denied = server.wait_log(|line| line["message"] == "denied");
-        assert_eq!(
-            (&denied["rule"], &denied["subject"]),
-            (&"r".into(), &subject.into())
-        );
+        assert_eq!((&denied["rule"], &denied["subject"]), (&"r".into(), &subject.into()));
         let watched = server.wait_log(|line| line["rule"] == "trial");
-        assert_eq!(
-            watched["message"],
-            "would be denied, but the rule only watches"
-        );
+        assert_eq!(watched["message"], "would be denied, but the rule only watches");
         assert_eq!(watched["subject"], subject);
         for line in [&denied, &watched] {
             assert_eq!(line["subject_id"].as_str().unwrap().len(), 16, "{line}");
@@ -182,11 +147,7 @@ fn credentials_of_a_sub_request_are_not_in_the_log() {
     for shown in ["clear", "masked"] {
         let server = TestServer::with(rules, &["--log-subjects", shown]);
         let mut client = server.client();
-        let headers = [
-            ("x-original-uri", "/"),
-            ("authorization", "Bearer CANARY"),
-            ("cookie", "session=CANARY"),
-        ];
+        let headers = [("x-original-uri", "/"), ("authorization", "Bearer CANARY"), ("cookie", "session=CANARY")];
         let mut status = || client.request("GET", "/v1/auth", &headers, "").status;
         assert_eq!([status(), status()], [200, 429]);
         let denied = server.wait_log(|line| line["message"] == "denied");
@@ -212,17 +173,12 @@ fn settings_that_are_open_to_others_are_warned_of_at_the_start() {
         let server = TestServer::with(RULES, &flags);
         let lines = server.lines().into_iter().map(|(_, line)| line);
         let warned = lines.filter(|line| line["level"] == "WARN");
-        warned
-            .map(|line| line["message"].to_string())
-            .collect::<Vec<_>>()
+        warned.map(|line| line["message"].to_string()).collect::<Vec<_>>()
     };
     assert_eq!(warnings(0o600, "127.0.0.1:0"), [""; 0]);
     let both = warnings(0o644, "0.0.0.0:0");
     assert_eq!(both.len(), 2, "{both:?}");
-    assert!(
-        both[0].contains("--http 0.0.0.0:0 can be reached from other machines"),
-        "{both:?}"
-    );
+    assert!(both[0].contains("--http 0.0.0.0:0 can be reached from other machines"), "{both:?}");
     assert!(both[1].contains("chmod 600"), "{both:?}");
 }
 
@@ -239,10 +195,7 @@ fn keys_secrets_and_control_characters_do_not_reach_the_log() {
         server.post("/v1/check", body).json()["id"].clone()
     };
     let line = server.wait_log(|line| line["message"] == "denied");
-    assert_eq!(
-        line["id"], denied_id,
-        "the id in the response is the id in the log"
-    );
+    assert_eq!(line["id"], denied_id, "the id in the response is the id in the log");
     assert_eq!(line["path"], r"/x\u{d}\u{a}\u{1b}[31mforged%E2%80%AE");
     server.signal("TERM");
     let (_, log) = server.wait_end();

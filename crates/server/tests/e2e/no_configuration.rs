@@ -27,16 +27,7 @@ pub(crate) fn start_with(files: Option<NamedFiles<'_>>, http: &str) -> TestServe
         }
     }
     let mut command = Command::new(BINARY);
-    command
-        .args([
-            "serve",
-            "--envoy-compat",
-            "--resp",
-            "127.0.0.1:0",
-            "--http",
-            http,
-        ])
-        .env("RUNTIME_ROOT", dir.path());
+    command.args(["serve", "--envoy-compat", "--resp", "127.0.0.1:0", "--http", http]).env("RUNTIME_ROOT", dir.path());
     TestServer::spawn(command, dir)
 }
 
@@ -46,11 +37,7 @@ fn get(server: &TestServer, path: &str) -> HttpReply {
 
 fn auth(server: &TestServer, query: &str, ip: &str) -> u16 {
     let path = format!("/v1/auth{query}");
-    let headers = [
-        ("x-original-uri", "/"),
-        ("x-original-method", "GET"),
-        ("x-forwarded-for", ip),
-    ];
+    let headers = [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-forwarded-for", ip)];
     server.client().request("GET", &path, &headers, "").status
 }
 
@@ -79,12 +66,7 @@ fn check_nothing_is_decided(server: &TestServer, case: &str) {
         assert_eq!(auth(server, query, "1.1.1.9"), 503, "{case}: auth{query}");
     }
     let mut redis = server.redis();
-    for line in [
-        "TG.CHECK ip 2.2.2.2",
-        "TG.CHECK ip 1.1.1.1 WITH COST 0",
-        "TG.PEEK ip 1.1.1.1",
-        "TG.REFUND x",
-    ] {
+    for line in ["TG.CHECK ip 2.2.2.2", "TG.CHECK ip 1.1.1.1 WITH COST 0", "TG.PEEK ip 1.1.1.1", "TG.REFUND x"] {
         let reply = redis.send_line(line);
         let is_error = matches!(&reply, RespReply::Error(text)
             if text.starts_with("ERR no rate limit configuration loaded"));
@@ -97,17 +79,8 @@ fn check_nothing_is_decided(server: &TestServer, case: &str) {
     assert_eq!(server.post("/json", json).status, 400, "{case}");
     for ready in [get(server, "/readyz"), server.admin_get("/readyz")] {
         let page = ready.json();
-        assert_eq!(
-            (ready.status, &page["status"]),
-            (503, &"no_configuration".into()),
-            "{case}"
-        );
-        assert!(
-            page["reason"]
-                .as_str()
-                .unwrap()
-                .contains("no rate limit configuration")
-        );
+        assert_eq!((ready.status, &page["status"]), (503, &"no_configuration".into()), "{case}");
+        assert!(page["reason"].as_str().unwrap().contains("no rate limit configuration"));
     }
     // Alive: a restart would not help. And healthy, as the reference service is.
     assert_eq!(get(server, "/healthz").status, 200, "{case}");
@@ -119,11 +92,8 @@ fn check_nothing_is_decided(server: &TestServer, case: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_a_first_configuration_no_edge_allows_anything() {
     let misspelt = GOOD.replace("rate:", "rte:");
-    let cases: [(&str, Option<NamedFiles<'_>>); 3] = [
-        ("missing", None),
-        ("empty", Some(&[])),
-        ("misspelt", Some(&[("rules.yaml", &misspelt)])),
-    ];
+    let cases: [(&str, Option<NamedFiles<'_>>); 3] =
+        [("missing", None), ("empty", Some(&[])), ("misspelt", Some(&[("rules.yaml", &misspelt)]))];
     for (case, files) in cases {
         let server = start_with(files, "127.0.0.1:0");
         check_nothing_is_decided(&server, case);
@@ -131,17 +101,11 @@ async fn without_a_first_configuration_no_edge_allows_anything() {
         let (code, text) = caller.fails(&request("shop", &[&[("k", "x")]])).await;
         let want = ("2", "no rate limit configuration loaded");
         assert_eq!((&*code, &*text), want, "{case}");
-        assert_eq!(
-            caller.health("ratelimit").await.code.as_deref(),
-            Some("0"),
-            "{case}"
-        );
+        assert_eq!(caller.health("ratelimit").await.code.as_deref(), Some("0"), "{case}");
 
         std::fs::create_dir_all(server.dir.path().join("config")).unwrap();
         server.write("config/rules.yaml", GOOD);
-        wait_for("a good configuration", || {
-            (get(&server, "/readyz").status == 200).then_some(())
-        });
+        wait_for("a good configuration", || (get(&server, "/readyz").status == 200).then_some(()));
         assert_eq!(server.admin_get("/readyz").status, 200, "{case}");
         check_rules_decide(&server, case);
 

@@ -13,13 +13,9 @@ const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 5/hour }\n
 /// The response to a client that first sends everything, as proxies do.
 fn sent_whole(server: &TestServer, request: &[u8]) -> String {
     let mut stream = connect(server);
-    stream
-        .write_all(request)
-        .expect("everything is read, although it is discarded");
+    stream.write_all(request).expect("everything is read, although it is discarded");
     let mut response = Vec::new();
-    stream
-        .read_to_end(&mut response)
-        .expect("an end, and no reset");
+    stream.read_to_end(&mut response).expect("an end, and no reset");
     String::from_utf8(response).unwrap()
 }
 

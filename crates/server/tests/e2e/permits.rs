@@ -9,8 +9,7 @@ use crate::http::{HttpClient, HttpReply};
 use crate::server::{DEADLINE, TestServer, wait_for};
 use crate::window::unit;
 
-pub(crate) const UPLOADS: &str =
-    "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
+pub(crate) const UPLOADS: &str = "version: 1\nrules: [{ name: uploads, by: user, concurrent: 2 }]\n";
 
 /// A node that waits for its store as long as it takes.
 pub(crate) fn node(redis: &Redis, rules: &str) -> TestServer {
@@ -20,9 +19,7 @@ pub(crate) fn node(redis: &Redis, rules: &str) -> TestServer {
 }
 
 pub(crate) fn exact(node: &TestServer) {
-    wait_for("an exact node", || {
-        (node.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (node.metric("tidegate_store_exact") == 1).then_some(()));
 }
 
 fn limit(max_permits: u32) -> String {
@@ -57,15 +54,9 @@ fn a_permit_is_acquired_renewed_and_released() {
     let mut client = server.client();
     let first = acquire(&mut client, 10_000);
     let permit = first.json();
-    assert_eq!(
-        (&permit["allowed"], &permit["ttl_ms"]),
-        (&true.into(), &10_000.into())
-    );
+    assert_eq!((&permit["allowed"], &permit["ttl_ms"]), (&true.into(), &10_000.into()));
     let open = &permit["open"][0];
-    assert_eq!(
-        (&open["rule"], &open["limit"]),
-        (&"uploads".into(), &2.into())
-    );
+    assert_eq!((&open["rule"], &open["limit"]), (&"uploads".into(), &2.into()));
     assert_eq!((&open["open"], &open["allowed"]), (&1.into(), &true.into()));
     let second = acquire(&mut client, 10_000);
     let full = acquire(&mut client, 10_000);
@@ -74,51 +65,31 @@ fn a_permit_is_acquired_renewed_and_released() {
     assert_eq!(full.header("ratelimit-policy"), Some(policy));
     assert!(matches!(full.header("retry-after"), Some("1" | "2")));
     let denial = full.json();
-    assert_eq!(
-        (&denial["error"], &denial["rule"]),
-        (&"too_many_open".into(), &"uploads".into())
-    );
+    assert_eq!((&denial["error"], &denial["rule"]), (&"too_many_open".into(), &"uploads".into()));
     assert_eq!((&denial["limit"], &denial["open"]), (&2.into(), &2.into()));
     let samples = |outcome| {
-        format!(
-            r#"tidegate_decisions_total{{rule="uploads",edge="http",outcome="{outcome}",source="exact"}}"#
-        )
+        format!(r#"tidegate_decisions_total{{rule="uploads",edge="http",outcome="{outcome}",source="exact"}}"#)
     };
     assert_eq!(server.metric(&samples("deny")), 1);
-    assert_eq!(
-        server.metric(r#"tidegate_open_requests{rule="uploads"}"#),
-        2
-    );
+    assert_eq!(server.metric(r#"tidegate_open_requests{rule="uploads"}"#), 2);
     // Other clients have their own permits.
     let bob = client.post("/v1/acquire", r#"{"attributes": {"user": "bob"}}"#);
     assert_eq!(bob.status, 200);
     assert!(is_renewed(&server, &permit_body(&first)));
     for _ in 0..2 {
         let released = client.post("/v1/release", &permit_body(&first));
-        assert_eq!(
-            (released.status, &released.json()["released"]),
-            (200, &true.into())
-        );
+        assert_eq!((released.status, &released.json()["released"]), (200, &true.into()));
     }
-    assert!(
-        !is_renewed(&server, &permit_body(&first)),
-        "released, and not acquired again"
-    );
+    assert!(!is_renewed(&server, &permit_body(&first)), "released, and not acquired again");
     assert!(is_renewed(&server, &permit_body(&second)));
     assert_eq!(acquire(&mut client, 10_000).status, 200);
     for path in ["/v1/renew", "/v1/release"] {
         let forged = client.post(path, r#"{"permit": "73"}"#);
-        assert_eq!(
-            (forged.status, &forged.json()["field"]),
-            (400, &"permit".into())
-        );
+        assert_eq!((forged.status, &forged.json()["field"]), (400, &"permit".into()));
     }
     // A plain check has no end, so it takes no permit.
     let check = client.post("/v1/check", r#"{"attributes": {"user": "ada"}}"#);
-    assert_eq!(
-        (check.status, &check.json()["rule"]),
-        (200, &serde_json::Value::Null)
-    );
+    assert_eq!((check.status, &check.json()["rule"]), (200, &serde_json::Value::Null));
 }
 
 #[test]
@@ -147,10 +118,7 @@ fn a_denial_by_a_rate_or_by_a_wider_rule_leaves_no_permit_taken() {
         let denied = acquire(&mut client, 10_000);
         assert_eq!(denied.json()["error"], "rate_limit_exceeded");
     }
-    assert_eq!(
-        server.metric(r#"tidegate_open_requests{rule="uploads"}"#),
-        1
-    );
+    assert_eq!(server.metric(r#"tidegate_open_requests{rule="uploads"}"#), 1);
     let bob = r#"{"attributes": {"user": "bob"}}"#;
     let open = client.post("/v1/acquire", bob).json()["open"].clone();
     let all = open.as_array().unwrap().iter().find(|o| o["rule"] == "all");
@@ -163,11 +131,7 @@ fn of_two_hundred_callers_fifty_have_permits_and_never_more() {
     const MAX_HOLDERS: usize = 50;
     let redis = Redis::redis7();
     let nodes: Vec<_> = (0..4).map(|_| node(&redis, &limit(50))).collect();
-    let (open, peak, passed) = (
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-        AtomicUsize::new(0),
-    );
+    let (open, peak, passed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for i in 0..200 {
             let (open, peak, passed) = (&open, &peak, &passed);
@@ -185,9 +149,7 @@ fn of_two_hundred_callers_fifty_have_permits_and_never_more() {
                     peak.fetch_max(now, SeqCst);
                     assert!(now <= MAX_HOLDERS, "{now} have permits");
                     // No caller releases before all of the limit has been used.
-                    wait_for("fifty permits", || {
-                        (peak.load(SeqCst) == MAX_HOLDERS).then_some(())
-                    });
+                    wait_for("fifty permits", || (peak.load(SeqCst) == MAX_HOLDERS).then_some(()));
                     open.fetch_sub(1, SeqCst);
                     let released = client.post("/v1/release", &permit_body(&reply));
                     assert_eq!(released.status, 200);
@@ -214,10 +176,7 @@ fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewher
     assert_eq!(dying.json()["open"][0]["open"], 2, "{dying:?}");
     first.signal("KILL");
     first.wait_end();
-    assert!(
-        is_renewed(&second, &lasting),
-        "the node is gone, the permit is not"
-    );
+    assert!(is_renewed(&second, &lasting), "the node is gone, the permit is not");
     let next = wait_for("the permit of the dead caller", || {
         let reply = acquire(&mut second.client(), 3_600_000);
         (reply.status == 200).then_some(reply)
@@ -238,9 +197,7 @@ fn permits_of_a_dead_caller_expire_and_those_of_a_dead_node_are_renewed_elsewher
 fn a_restart_of_the_store_gives_out_no_permit_beyond_the_limit() {
     let mut redis = Redis::redis7();
     let nodes = [node(&redis, &limit(10)), node(&redis, &limit(10))];
-    let permits: Vec<String> = (0..10)
-        .map(|i| permit_body(&acquire(&mut nodes[i % 2].client(), 600_000)))
-        .collect();
+    let permits: Vec<String> = (0..10).map(|i| permit_body(&acquire(&mut nodes[i % 2].client(), 600_000))).collect();
     redis.kill();
     redis.restart();
     for node in &nodes {
@@ -273,14 +230,9 @@ fn the_page_about_concurrency_shows_what_happens() {
         for example in block.split("$ ").skip(1) {
             let (command, shown) = example.split_once('\n').unwrap();
             let command = command.replace("127.0.0.1:8080", &server.http.to_string());
-            let shell = std::process::Command::new("sh")
-                .args(["-c", &command])
-                .output();
+            let shell = std::process::Command::new("sh").args(["-c", &command]).output();
             let found = String::from_utf8(shell.unwrap().stdout).unwrap();
-            assert!(
-                alike(found.trim(), shown.trim()),
-                "{command} gives\n{found}"
-            );
+            assert!(alike(found.trim(), shown.trim()), "{command} gives\n{found}");
             ran += 1;
         }
     }

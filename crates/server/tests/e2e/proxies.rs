@@ -22,12 +22,8 @@ rules:
 /// The key on the block list.
 const STOLEN: &str = "k-of-a-stolen-laptop";
 
-const PRODUCTS: [ProxyProduct; 4] = [
-    ProxyProduct::Nginx,
-    ProxyProduct::Caddy,
-    ProxyProduct::Traefik,
-    ProxyProduct::Haproxy,
-];
+const PRODUCTS: [ProxyProduct; 4] =
+    [ProxyProduct::Nginx, ProxyProduct::Caddy, ProxyProduct::Traefik, ProxyProduct::Haproxy];
 
 /// A busy machine must not look like an unavailable Tidegate, except in tests about that.
 pub(crate) const PATIENT: [(&str, &str); 7] = [
@@ -37,10 +33,7 @@ pub(crate) const PATIENT: [(&str, &str); 7] = [
     ("response_header_timeout 1s", "response_header_timeout 20s"),
     ("timeout connect 1s", "timeout connect 20s"),
     // Otherwise a check may take no longer than the interval between two of them.
-    (
-        "timeout server 1s",
-        "timeout server 20s\n    timeout check 20s",
-    ),
+    ("timeout server 1s", "timeout server 20s\n    timeout check 20s"),
     ("PATIENCE = 1000", "PATIENCE = 20000"),
 ];
 
@@ -85,11 +78,7 @@ impl ProxyTestbed {
         let behind = format!(":{}", backend.address().port());
         let ports = [(":8080", &*tidegate), (":3000", &*behind)];
         let proxy = ReverseProxy::start(release, &[&ports, edits].concat());
-        ProxyTestbed {
-            server,
-            proxy,
-            backend,
-        }
+        ProxyTestbed { server, proxy, backend }
     }
 
     /// One request of the client `127.0.0.LAST`.
@@ -105,10 +94,7 @@ impl ProxyTestbed {
         let what = format!("{:?}: {reply:?}", self.proxy.release());
         assert_eq!((reply.status, &*reply.body), (200, "backend"), "{what}");
         let arrived = self.backend.take();
-        let request_lines: Vec<_> = arrived
-            .iter()
-            .map(|it: &ReceivedRequest| &*it.request_line)
-            .collect();
+        let request_lines: Vec<_> = arrived.iter().map(|it: &ReceivedRequest| &*it.request_line).collect();
         assert_eq!(request_lines, [format!("{method} {path}")], "{what}");
         let sent = if method == "POST" { "hello" } else { "" };
         assert_eq!(arrived[0].body, sent, "{what}");
@@ -116,21 +102,9 @@ impl ProxyTestbed {
     }
 
     #[track_caller]
-    fn fails(
-        &self,
-        status: u16,
-        last: u8,
-        method: &str,
-        path: &str,
-        headers: &[(&str, &str)],
-    ) -> HttpReply {
+    fn fails(&self, status: u16, last: u8, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
         let reply = self.request(last, method, path, headers);
-        assert_eq!(
-            reply.status,
-            status,
-            "{:?}: {reply:?}",
-            self.proxy.release()
-        );
+        assert_eq!(reply.status, status, "{:?}: {reply:?}", self.proxy.release());
         assert_eq!(self.backend.take(), [], "{:?}", self.proxy.release());
         reply
     }
@@ -153,10 +127,7 @@ fn limits(product: ProxyProduct) {
 }
 
 fn limits_of(release: ProxyRelease) {
-    let (product, testbed) = (
-        release.product,
-        ProxyTestbed::edited(release, &plan_sent(release.product)),
-    );
+    let (product, testbed) = (release.product, ProxyTestbed::edited(release, &plan_sent(release.product)));
     let (headers_pass, unreadable) = documented_behaviour(product);
     for left in ["1", "0"] {
         let reply = testbed.passes(2, "POST", "/api/x?y=1", &[]);
@@ -199,21 +170,11 @@ fn limits_of(release: ProxyRelease) {
 /// 400 or with the limit does not matter.
 #[track_caller]
 fn hides_no_host(testbed: &ProxyTestbed) {
-    for host in [
-        "shop.example:x",
-        "shop.example:80:80",
-        "shop.example:80,x",
-        "shop.example:,x",
-        "shop.example:8,[::1]",
-    ] {
+    for host in ["shop.example:x", "shop.example:80:80", "shop.example:80,x", "shop.example:,x", "shop.example:8,[::1]"]
+    {
         let reply = testbed.request(4, "GET", "/a", &[("host", host)]);
         assert_ne!(reply.status, 200, "{:?}: {host}", testbed.proxy.release());
-        assert_eq!(
-            testbed.backend.take(),
-            [],
-            "{:?}: {host}",
-            testbed.proxy.release()
-        );
+        assert_eq!(testbed.backend.take(), [], "{:?}: {host}", testbed.proxy.release());
     }
 }
 
@@ -261,10 +222,7 @@ fn the_page_claims_the_releases_that_are_tested() {
         for (product, claimed) in PRODUCTS.into_iter().zip(cells) {
             let version = product.releases()[at].version();
             let is_it = version.starts_with(&format!("{claimed}."));
-            assert!(
-                is_it,
-                "{product:?} {version}, and the page claims {claimed}"
-            );
+            assert!(is_it, "{product:?} {version}, and the page claims {claimed}");
         }
     }
 }
@@ -322,11 +280,7 @@ fn opens(release: ProxyRelease) {
     testbed.passes(2, "POST", "/api/x", &[]);
     testbed.server.signal("CONT");
     limits_hold();
-    let ProxyTestbed {
-        server,
-        proxy,
-        backend,
-    } = testbed;
+    let ProxyTestbed { server, proxy, backend } = testbed;
     drop(server);
     let reply = HttpClient::connect(proxy.address()).post("/api/x", "hello");
     assert_eq!(reply.status, 200, "{release:?}: {reply:?}");
@@ -349,11 +303,7 @@ fn freeze(server: &TestServer) {
 
 #[test]
 fn nginx_caddy_and_haproxy_pass_everything_without_tidegate() {
-    for product in [
-        ProxyProduct::Nginx,
-        ProxyProduct::Caddy,
-        ProxyProduct::Haproxy,
-    ] {
+    for product in [ProxyProduct::Nginx, ProxyProduct::Caddy, ProxyProduct::Haproxy] {
         product.releases().into_iter().for_each(opens);
     }
 }
@@ -364,31 +314,17 @@ fn nginx_caddy_and_haproxy_pass_everything_without_tidegate() {
 fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
     for product in PRODUCTS {
         for release in product.releases() {
-            let ProxyTestbed {
-                server,
-                proxy,
-                backend,
-            } = ProxyTestbed::edited(release, &[]);
+            let ProxyTestbed { server, proxy, backend } = ProxyTestbed::edited(release, &[]);
             let place = server.http.to_string();
             drop(server);
-            let testbed = ProxyTestbed {
-                server: no_configuration::start_with(None, &place),
-                proxy,
-                backend,
-            };
+            let testbed = ProxyTestbed { server: no_configuration::start_with(None, &place), proxy, backend };
             testbed.backend.take();
             if product == ProxyProduct::Haproxy {
                 // A probe begins when the one before it was evaluated.
                 let sample = r#"tidegate_http_responses_total{edge="http",status="503"}"#;
-                wait_for("probes", || {
-                    (testbed.server.metric(sample) > 2).then_some(())
-                });
+                wait_for("probes", || (testbed.server.metric(sample) > 2).then_some(()));
             }
-            let status = if product == ProxyProduct::Nginx {
-                500
-            } else {
-                503
-            };
+            let status = if product == ProxyProduct::Nginx { 500 } else { 503 };
             testbed.fails(status, 2, "POST", "/free", &[]);
             let folder = testbed.server.dir.path().join("config");
             std::fs::create_dir(&folder).unwrap();
@@ -406,11 +342,7 @@ fn no_proxy_passes_anything_while_tidegate_has_no_configuration() {
 #[test]
 fn a_proxy_configured_to_fail_closed_passes_nothing_without_tidegate() {
     let closed = [
-        (
-            ProxyProduct::Nginx,
-            ("error_page 502 504 = @open;", "# closed"),
-            500,
-        ),
+        (ProxyProduct::Nginx, ("error_page 502 504 = @open;", "# closed"), 500),
         (ProxyProduct::Caddy, (" 127.0.0.1:8001 {", " {"), 502),
         (ProxyProduct::Haproxy, ("OPEN = true", "OPEN = false"), 503),
         // This one has no other mode.
@@ -424,11 +356,7 @@ fn a_proxy_configured_to_fail_closed_passes_nothing_without_tidegate() {
 }
 
 fn stays_closed(release: ProxyRelease, edit: (&str, &str), status: u16) {
-    let ProxyTestbed {
-        server,
-        proxy,
-        backend,
-    } = ProxyTestbed::edited(release, &[edit]);
+    let ProxyTestbed { server, proxy, backend } = ProxyTestbed::edited(release, &[edit]);
     drop(server);
     let reply = HttpClient::connect(proxy.address()).request("GET", "/free", &[], "");
     assert_eq!(reply.status, status, "{release:?}: {reply:?}");
@@ -445,9 +373,7 @@ fn survives(product: ProxyProduct, line: &str, two: &str) {
 fn survives_in(release: ProxyRelease, line: &str, two: &str) {
     let (first, second) = (TestServer::start(RULES), TestServer::start(RULES));
     let port = |server: &TestServer| format!(":{}", server.http.port());
-    let two = two
-        .replace(":A", &port(&first))
-        .replace(":B", &port(&second));
+    let two = two.replace(":A", &port(&first)).replace(":B", &port(&second));
     let testbed = ProxyTestbed::patient(first, release, &[(line, &two)]);
     let blocked = || testbed.request(99, "GET", "/free", &[]).status;
     assert_eq!(blocked(), 403, "{release:?}");
@@ -469,11 +395,7 @@ fn one_of_two_servers_may_end_unnoticed() {
     let caddy = "reverse_proxy 127.0.0.1:A 127.0.0.1:B";
     survives(ProxyProduct::Caddy, "reverse_proxy 127.0.0.1:8080", caddy);
     let haproxy = "server first 127.0.0.1:A\n    server second 127.0.0.1:B";
-    survives(
-        ProxyProduct::Haproxy,
-        "server first 127.0.0.1:8080",
-        haproxy,
-    );
+    survives(ProxyProduct::Haproxy, "server first 127.0.0.1:8080", haproxy);
 }
 
 /// The part of the Caddyfile that three lines of the page can replace, and these lines.

@@ -31,10 +31,7 @@ fn examples() -> Vec<Example> {
 fn run(command: &str, server: &TestServer) -> String {
     let command = command.replace("127.0.0.1:8080", &server.http.to_string());
     let ran = Command::new("sh").args(["-c", &command]).output().unwrap();
-    assert!(
-        ran.status.success(),
-        "`{command}` failed; is curl installed? (apt-get install curl)"
-    );
+    assert!(ran.status.success(), "`{command}` failed; is curl installed? (apt-get install curl)");
     String::from_utf8(ran.stdout).unwrap().replace('\r', "")
 }
 
@@ -57,8 +54,7 @@ fn masked(text: &str) -> String {
         let mut parts = out.split(name);
         let mut joined = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let ends =
-                |c: char| c == '\n' || c == '"' || (c == ',' && name != "date: ") || c == '}';
+            let ends = |c: char| c == '\n' || c == '"' || (c == ',' && name != "date: ") || c == '}';
             let start = usize::from(name == "\"id\":");
             let end = part[start..].find(ends).map_or(part.len(), |at| at + start);
             joined = joined + name + "*" + &part[end..];
@@ -75,21 +71,14 @@ fn the_first_minute_goes_as_the_readme_shows() {
     assert_eq!(examples.len(), 2, "one request allowed, one denied");
     for example in examples {
         let found = run(&example.command, &server);
-        assert_eq!(
-            masked(&found),
-            masked(&example.shown),
-            "{}",
-            example.command
-        );
+        assert_eq!(masked(&found), masked(&example.shown), "{}", example.command);
     }
     // ...and the third: the rule is edited in place while the service runs.
     let edited = RULES.replace("rate: 1/minute burst 1", "rate: 100/minute burst 100");
     assert_ne!(edited, RULES, "the README edits this rate");
     std::fs::write(server.rules_path(), edited).unwrap();
     let body = r#"{"attributes": {"user": "ada", "path": "/hello"}}"#;
-    wait_for("the edited rule", || {
-        (server.post("/v1/check", body).status == 200).then_some(())
-    });
+    wait_for("the edited rule", || (server.post("/v1/check", body).status == 200).then_some(()));
 }
 
 #[test]

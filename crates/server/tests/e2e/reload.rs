@@ -28,16 +28,11 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
             scope.spawn(move || {
                 let mut connection = server.client();
                 while !done.load(Relaxed) {
-                    let reply = connection
-                        .post("/v1/check", &check_body(&format!("192.0.2.{client}"), "/"));
+                    let reply = connection.post("/v1/check", &check_body(&format!("192.0.2.{client}"), "/"));
                     assert_eq!(reply.status, 200, "{reply:?}");
                     let reply_body = reply.json();
-                    let names: Vec<&str> = reply_body["limits"]
-                        .as_array()
-                        .unwrap()
-                        .iter()
-                        .map(|l| l["rule"].as_str().unwrap())
-                        .collect();
+                    let names: Vec<&str> =
+                        reply_body["limits"].as_array().unwrap().iter().map(|l| l["rule"].as_str().unwrap()).collect();
                     assert!(
                         names == ["a1", "a2"] || names == ["b1", "b2"],
                         "a decision under two rule sets, or under a bad one: {names:?}"
@@ -49,22 +44,16 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
         let reload = || {
             for round in 0..500_u64 {
                 let letter = if round % 2 == 0 { 'b' } else { 'a' };
-                let before = server.admin_get("/v1/rules").json()["version"]
-                    .as_u64()
-                    .unwrap();
+                let before = server.admin_get("/v1/rules").json()["version"].as_u64().unwrap();
                 server.write("rules.yaml", &rules(letter));
                 server.admin_post("/v1/reload", "");
                 wait_for("good rules to be taken", || {
                     let listed = server.admin_get("/v1/rules").json();
-                    (listed["version"].as_u64().unwrap() > before
-                        && listed["rules"][0] == format!("{letter}1"))
-                    .then_some(())
+                    (listed["version"].as_u64().unwrap() > before && listed["rules"][0] == format!("{letter}1"))
+                        .then_some(())
                 });
                 let rejected = server.metric("tidegate_config_rejected_total");
-                server.write(
-                    "rules.yaml",
-                    &format!("{}    rate: 0/hour # {round}\n", rules('x')),
-                );
+                server.write("rules.yaml", &format!("{}    rate: 0/hour # {round}\n", rules('x')));
                 server.admin_post("/v1/reload", "");
                 wait_for("bad rules to be rejected", || {
                     (server.metric("tidegate_config_rejected_total") > rejected).then_some(())
@@ -77,26 +66,14 @@ fn a_thousand_reloads_half_of_them_broken_disturb_no_decision() {
     let page = server.admin_get("/metrics").body;
     let counted: u64 = ["a1", "a2", "b1", "b2"]
         .iter()
-        .map(|rule| {
-            metric(
-                &page,
-                &format!(r#"tidegate_decisions_total{{rule="{rule}",edge="http",outcome="allow""#),
-            )
-        })
+        .map(|rule| metric(&page, &format!(r#"tidegate_decisions_total{{rule="{rule}",edge="http",outcome="allow""#)))
         .sum();
-    assert_eq!(
-        counted,
-        decided.load(Relaxed),
-        "no decision is lost between two sets of counters"
-    );
+    assert_eq!(counted, decided.load(Relaxed), "no decision is lost between two sets of counters");
     assert_eq!(metric(&page, "tidegate_config_last_reload_successful"), 0);
 }
 
 fn key_line(key: &str, tier: &str) -> String {
-    let digest: String = Sha256::digest(key)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest: String = Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
     format!("sha256:{digest} {tier} {key}-owner\n")
 }
 
@@ -113,9 +90,7 @@ fn start_with_keys(rules: &str, keys: &str) -> TestServer {
     std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
     std::fs::write(dir.path().join("keys.txt"), keys).unwrap();
     let mut command = std::process::Command::new(crate::server::BINARY);
-    command
-        .args(["serve", "--rules"])
-        .arg(dir.path().join("rules.yaml"));
+    command.args(["serve", "--rules"]).arg(dir.path().join("rules.yaml"));
     TestServer::spawn(command, dir)
 }
 
@@ -129,9 +104,7 @@ fn wait_stale(server: &TestServer, want: &[&str]) {
         let stale = server.admin_get("/v1/rules").json()["stale"].clone();
         let reason = stale.as_str().unwrap_or_default();
         let all = ["rules: ", "keys: "];
-        all.iter()
-            .all(|what| reason.contains(what) == want.contains(what))
-            .then_some(())
+        all.iter().all(|what| reason.contains(what) == want.contains(what)).then_some(())
     });
 }
 
@@ -145,10 +118,7 @@ fn an_added_key_is_in_force_without_a_restart() {
     };
     assert_eq!(limit("new"), 10, "a key that is not listed counts as none");
     let begun = Instant::now();
-    server.write(
-        "keys.txt",
-        &(key_line("old", "free") + &key_line("new", "pro")),
-    );
+    server.write("keys.txt", &(key_line("old", "free") + &key_line("new", "pro")));
     wait_for("the key", || (limit("new") == 1000).then_some(()));
     eprintln!("a new key was in force after {:?}", begun.elapsed());
     assert_eq!(limit("old"), 10);
@@ -159,24 +129,13 @@ fn rules_that_vanish_or_break_leave_the_last_good_ones_and_are_reported() {
     let server = TestServer::start(&rules('a'));
     std::fs::remove_file(server.rules_path()).unwrap();
     server.signal("HUP");
-    server.wait_log(|line| {
-        line["message"]
-            .as_str()
-            .is_some_and(|m| m.starts_with("rejected"))
-    });
-    assert_eq!(
-        server
-            .post("/v1/check", &check_body("192.0.2.1", "/"))
-            .json()["limits"][0]["rule"],
-        "a1"
-    );
+    server.wait_log(|line| line["message"].as_str().is_some_and(|m| m.starts_with("rejected")));
+    assert_eq!(server.post("/v1/check", &check_body("192.0.2.1", "/")).json()["limits"][0]["rule"], "a1");
     assert!(server.admin_get("/v1/rules").json()["stale"].is_string());
     server.write("rules.yaml", &rules('b'));
     server.signal("HUP");
     wait_for("the new rules", || {
-        let decision = server
-            .post("/v1/peek", &check_body("192.0.2.1", "/"))
-            .json();
+        let decision = server.post("/v1/peek", &check_body("192.0.2.1", "/")).json();
         (decision["limits"][0]["rule"] == "b1").then_some(())
     });
     // Reported just after they came into force.
@@ -196,10 +155,7 @@ fn rates_that_a_reload_reorders_are_reported_in_the_log() {
         message.is_some_and(|message| message.contains("changed their place"))
     };
     assert!(!server.lines().iter().any(|(_, line)| is_moved(line)));
-    server.write(
-        "rules.yaml",
-        &rules("[100/minute, 1000/hour, 20/day, 900/month]"),
-    );
+    server.write("rules.yaml", &rules("[100/minute, 1000/hour, 20/day, 900/month]"));
     assert_eq!(server.wait_log(is_moved)["rules"], "q");
 }
 
@@ -218,9 +174,7 @@ fn rules_that_a_reload_drops_are_reported_in_the_log() {
 /// A rule that was switched off or to shadow ended its limit without any message.
 #[test]
 fn rules_that_a_reload_switches_off_are_reported_in_the_log() {
-    let rules = |mode: &str| {
-        format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour, mode: {mode} }}]\n")
-    };
+    let rules = |mode: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour, mode: {mode} }}]\n");
     for mode in ["off", "shadow"] {
         let server = TestServer::start(&rules("enforce"));
         server.write("rules.yaml", &rules(mode));
@@ -228,10 +182,7 @@ fn rules_that_a_reload_switches_off_are_reported_in_the_log() {
             let message = line["message"].as_str();
             message.is_some_and(|message| message.contains("no longer deny"))
         });
-        assert_eq!(
-            (&line["rules"], &line["level"]),
-            (&"q".into(), &"WARN".into())
-        );
+        assert_eq!((&line["rules"], &line["level"]), (&"q".into(), &"WARN".into()));
     }
 }
 
@@ -279,14 +230,9 @@ fn a_blocked_key_that_loses_its_name_is_reported_in_the_log() {
 /// Blocked clients passed after a reload without any message, for example after a file was lost from a folder.
 #[test]
 fn blocks_that_a_reload_lifts_are_reported_in_the_log() {
-    let rules = |lists: &str| {
-        format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour }}]\n{lists}\n")
-    };
+    let rules = |lists: &str| format!("version: 1\nrules: [{{ name: q, by: ip, rate: 5/hour }}]\n{lists}\n");
     let server = TestServer::start(&rules("block: [192.0.2.7, 192.0.2.8, key:stolen-laptop]"));
-    server.write(
-        "rules.yaml",
-        &rules("block: [192.0.2.7]\nallow: [192.0.2.0/24]"),
-    );
+    server.write("rules.yaml", &rules("block: [192.0.2.7]\nallow: [192.0.2.0/24]"));
     let dropped = wait_warning(&server, "entries of `block` are no longer in force");
     assert_eq!(dropped["entries"], "192.0.2.8, key:sto…");
     assert_eq!(dropped["count"], 2);
@@ -318,23 +264,13 @@ fn a_reload_reports_its_outcome() {
     let server = TestServer::start(&rules('a'));
     let reload = || {
         let reply = server.admin_post("/v1/reload", "").json();
-        (
-            reply["status"].clone(),
-            reply["version"].clone(),
-            reply["why"].clone(),
-        )
+        (reply["status"].clone(), reply["version"].clone(), reply["why"].clone())
     };
     assert_eq!(server.admin_get("/v1/rules").json()["version"], 1);
     assert_eq!(reload(), ("unchanged".into(), 1.into(), Value::Null));
     server.signal("HUP");
     let is = |line: &Value, status: &str| line["message"] == "reload" && line["status"] == status;
-    let count = || {
-        server
-            .lines()
-            .iter()
-            .filter(|line| is(&line.1, "unchanged"))
-            .count()
-    };
+    let count = || server.lines().iter().filter(|line| is(&line.1, "unchanged")).count();
     wait_for("a second line", || (count() == 2).then_some(()));
     server.write("rules.yaml", &rules('b'));
     // The file watcher may have been quicker.
@@ -381,9 +317,7 @@ fn the_hash_is_that_of_the_rules_in_force() {
     wait_for("another hash", || (hash() != first).then_some(()));
     let second = hash();
     let sample = format!("tidegate_config_info{{hash={second}}}");
-    wait_for("the hash on the metrics page", || {
-        (server.metric(&sample) == 1).then_some(())
-    });
+    wait_for("the hash on the metrics page", || (server.metric(&sample) == 1).then_some(()));
     server.write("rules.yaml", "version: 1\nrules: [\n");
     wait_stale(&server, &["rules: "]);
     assert_eq!(hash(), second);

@@ -34,8 +34,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 fn body(user: &str, tokens: u64, expires_ms: u64) -> String {
-    json!({"attributes": {"user": user}, "costs": {"tokens": tokens}, "expires_ms": expires_ms})
-        .to_string()
+    json!({"attributes": {"user": user}, "costs": {"tokens": tokens}, "expires_ms": expires_ms}).to_string()
 }
 
 fn reserve(client: &mut HttpClient, tokens: u64, expires_ms: u64) -> HttpReply {
@@ -95,11 +94,7 @@ fn an_estimate_is_charged_and_corrected_to_what_was_used() {
     let debt = token(&reserve(&mut client, 650, 60_000));
     assert_eq!(settle(&mut client, &debt, 1_000), "done");
     assert_eq!(used(&server), 1_350);
-    let counted = |outcome: &str| {
-        server.metric(&format!(
-            r#"tidegate_reservations_total{{outcome="{outcome}"}}"#
-        ))
-    };
+    let counted = |outcome: &str| server.metric(&format!(r#"tidegate_reservations_total{{outcome="{outcome}"}}"#));
     assert_eq!((counted("reserved"), counted("settled")), (3, 3));
     assert_eq!(counted("already"), 1);
 }
@@ -120,17 +115,10 @@ fn an_invalid_reservation_is_rejected_with_its_field() {
     let rejected = client.post("/v1/settle", &misspelt);
     let field = &rejected.json()["field"];
     assert_eq!((rejected.status, field), (400, &json!("costs.tokns")));
-    assert!(
-        rejected.body.contains("nothing was reserved"),
-        "{rejected:?}"
-    );
+    assert!(rejected.body.contains("nothing was reserved"), "{rejected:?}");
     let swapped = json!({"receipt": reserved}).to_string();
     assert_eq!(client.post("/v1/refund", &swapped).status, 400);
-    assert_eq!(
-        client.post("/v1/reserve", request).status,
-        400,
-        "no receipt"
-    );
+    assert_eq!(client.post("/v1/reserve", request).status, 400, "no receipt");
     assert_eq!(client.request("GET", "/v1/reserve", &[], "").status, 405);
     // A unit that no rule counts is probably misspelt.
     let images = r#"{"attributes": {"user": "ada"}, "costs": {"images": 2}}"#;
@@ -221,10 +209,7 @@ fn a_thousand_calls_at_once_overspend_by_no_more_than_their_underestimates() {
     assert!(estimated > LIMIT - 250, "and as much as fits");
     assert_eq!(used(&nodes[0]), in_use, "every unit is accounted for");
     assert!(in_use <= LIMIT + sum(|s| s.under), "the bound");
-    assert!(
-        in_use <= LIMIT + passed * UNDER,
-        "the bound as it is documented"
-    );
+    assert!(in_use <= LIMIT + passed * UNDER, "the bound as it is documented");
 }
 
 /// The store remembers open reservations, not the node: the next reservation on another node expires them.
@@ -236,9 +221,7 @@ fn reservations_of_a_killed_node_expire_on_another() {
     first.signal("KILL");
     let _killed = first.wait_end();
     let mut client = second.client();
-    until("the estimate of a dead node", || {
-        reserve(&mut client, 900, 600_000).status == 200
-    });
+    until("the estimate of a dead node", || reserve(&mut client, 900, 600_000).status == 200);
     assert_eq!(used(&second), 900, "600 were refunded");
     // The client may still settle for a while; then it is charged as a whole.
     let settled = settle(&mut client, &late, 100);
@@ -268,11 +251,7 @@ fn a_settlement_below_the_estimate_clears_the_deny_cache_at_once() {
 #[test]
 fn a_settlement_waits_for_a_store_that_is_away() {
     let redis = Redis::redis7();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let proxy = runtime.block_on(FaultProxy::new(redis.address())).unwrap();
     let url = format!("redis://{}", proxy.address());
     let node = node(1_000, &url, "300");
@@ -301,24 +280,17 @@ fn a_store_that_lost_its_data_charges_the_estimates() {
     let mut redis = Redis::redis7();
     let node = node(1_000, &redis.url(), "2000");
     let mut client = node.client();
-    let open: Vec<String> = (0..5)
-        .map(|_| token(&reserve(&mut client, 100, 600_000)))
-        .collect();
+    let open: Vec<String> = (0..5).map(|_| token(&reserve(&mut client, 100, 600_000))).collect();
     redis.kill();
     redis.restart();
-    until("a loss", || {
-        node.metric("tidegate_store_epoch_changes_total") == 1
-    });
+    until("a loss", || node.metric("tidegate_store_epoch_changes_total") == 1);
     until("an exact node", || node.metric("tidegate_store_exact") == 1);
     for token in &open {
         let settled = settle(&mut client, token, 130);
         assert!(settled == "already" || settled == "waiting", "{settled}");
     }
     // The estimates were restored from the node's last known state; usage beyond them is not charged.
-    let left = client.post(
-        "/v1/peek",
-        &body("ada", 1, 1).replace(r#","expires_ms":1"#, ""),
-    );
+    let left = client.post("/v1/peek", &body("ada", 1, 1).replace(r#","expires_ms":1"#, ""));
     assert_eq!(left.json()["remaining"], 500, "{left:?}");
     assert_eq!(node.metric("tidegate_panics_total"), 0);
 }

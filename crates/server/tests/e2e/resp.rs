@@ -21,9 +21,7 @@ impl RespReply {
     /// The numbers of an array of numbers.
     #[track_caller]
     pub(crate) fn integers(&self) -> Vec<i64> {
-        let RespReply::Array(values) = self else {
-            panic!("no array: {self:?}")
-        };
+        let RespReply::Array(values) = self else { panic!("no array: {self:?}") };
         let number = |value: &RespReply| match value {
             RespReply::Integer(number) => *number,
             other => panic!("no number: {other:?}"),
@@ -133,11 +131,7 @@ impl RespClient {
                 bytes.truncate(bytes.len() - 2);
                 RespReply::Bulk(String::from_utf8_lossy(&bytes).into_owned())
             }
-            "*" => RespReply::Array(
-                (0..count())
-                    .map(|_| self.receive())
-                    .collect::<Result<_, _>>()?,
-            ),
+            "*" => RespReply::Array((0..count()).map(|_| self.receive()).collect::<Result<_, _>>()?),
             "%" => {
                 let pair = |_| Ok((self.receive()?, self.receive()?));
                 RespReply::Map((0..count()).map(pair).collect::<io::Result<_>>()?)

@@ -17,10 +17,7 @@ fn run(program: &str, arguments: &[&str]) -> String {
         .unwrap_or_else(|error| panic!("no {program} ({error}): run scripts/tools"));
     let stdout = String::from_utf8_lossy(&ran.stdout).trim().to_owned();
     let complaint = String::from_utf8_lossy(&ran.stderr);
-    assert!(
-        ran.status.success(),
-        "{program} {arguments:?}: {stdout} {complaint}"
-    );
+    assert!(ran.status.success(), "{program} {arguments:?}: {stdout} {complaint}");
     stdout
 }
 
@@ -47,28 +44,17 @@ fn redis_cli() {
     assert_eq!(send("CL.THROTTLE k 0 1 3600"), "0\n1\n0\n-1\n3600");
     assert!(send("-3 CL.THROTTLE k 0 1 3600").starts_with("1\n1\n0\n"));
     let checked = send("-3 TG.CHECK user ada");
-    assert!(
-        checked.contains("allowed 1\nlimit 10\nremaining 9"),
-        "{checked}"
-    );
+    assert!(checked.contains("allowed 1\nlimit 10\nremaining 9"), "{checked}");
 }
 
 #[test]
 fn redis_py() {
-    throttles(
-        &format!("{TOOLS}/python/bin/python"),
-        "redis_py.py",
-        Some("redis"),
-    );
+    throttles(&format!("{TOOLS}/python/bin/python"), "redis_py.py", Some("redis"));
 }
 
 #[test]
 fn valkey_py() {
-    throttles(
-        &format!("{TOOLS}/python/bin/python"),
-        "redis_py.py",
-        Some("valkey"),
-    );
+    throttles(&format!("{TOOLS}/python/bin/python"), "redis_py.py", Some("valkey"));
 }
 
 #[test]

@@ -26,16 +26,11 @@ fn handshake_commands_get_the_replies_of_redis() {
     assert_eq!(redis.send_line("CLIENT SETINFO LIB-NAME x"), ok());
     assert_eq!(redis.send_line("CLIENT SETNAME you"), ok());
     assert_eq!(redis.send_line("CLIENT ID"), *hello.field("id"));
-    assert_eq!(
-        redis.send_line("Ping"),
-        RespReply::Simple("PONG".to_owned())
-    );
+    assert_eq!(redis.send_line("Ping"), RespReply::Simple("PONG".to_owned()));
     assert_eq!(redis.send_line("PING a"), bulk("a"));
     assert_eq!(redis.send_words(&["ECHO", ""]), bulk(""));
     assert_eq!(redis.send_line("SELECT 0"), ok());
-    let RespReply::Array(commands) = redis.send_line("COMMAND") else {
-        panic!("COMMAND is a list")
-    };
+    let RespReply::Array(commands) = redis.send_line("COMMAND") else { panic!("COMMAND is a list") };
     assert_eq!(commands.len(), 18);
     assert_eq!(redis.send_line("COMMAND DOCS"), RespReply::Map(vec![]));
     assert_eq!(redis.send_line("COMMAND COUNT"), RespReply::Integer(18));
@@ -43,30 +38,18 @@ fn handshake_commands_get_the_replies_of_redis() {
         panic!("COMMAND INFO is a list")
     };
     assert_eq!(command_info, [RespReply::Null, commands[0].clone()]);
-    let RespReply::Array(throttle) = &command_info[1] else {
-        panic!("a command is a list")
-    };
+    let RespReply::Array(throttle) = &command_info[1] else { panic!("a command is a list") };
     let keys = [1, 1, 1].map(RespReply::Integer);
     assert_eq!(throttle[..2], [bulk("cl.throttle"), RespReply::Integer(-5)]);
     assert_eq!(throttle[3..6], keys, "so that clients know the key");
-    let RespReply::Bulk(info) = redis.send_line("info") else {
-        panic!("INFO is text")
-    };
+    let RespReply::Bulk(info) = redis.send_line("info") else { panic!("INFO is text") };
     for line in ["redis_version:", "loading:0\r\n", "role:master\r\n"] {
         assert!(info.contains(line), "{info}");
     }
-    let RespReply::Bulk(section) = redis.send_line("INFO REPLICATION") else {
-        panic!("INFO is text")
-    };
-    assert!(
-        section.starts_with("# Replication\r\nrole:master"),
-        "{section}"
-    );
+    let RespReply::Bulk(section) = redis.send_line("INFO REPLICATION") else { panic!("INFO is text") };
+    assert!(section.starts_with("# Replication\r\nrole:master"), "{section}");
     assert!(!section.contains("loading"), "{section}");
-    assert_eq!(
-        redis.send_line("RESET"),
-        RespReply::Simple("RESET".to_owned())
-    );
+    assert_eq!(redis.send_line("RESET"), RespReply::Simple("RESET".to_owned()));
     assert!(matches!(redis.send_line("HELLO"), RespReply::Array(pairs) if pairs.len() == 14));
     assert_eq!(redis.send_line("CLIENT GETNAME"), RespReply::Null);
     assert_eq!(redis.send_line("QUIT"), ok());
@@ -78,61 +61,25 @@ fn invalid_commands_get_the_error_texts_of_redis() {
     let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     let cases = [
-        (
-            "FOO a b",
-            "ERR unknown command 'FOO', with args beginning with: 'a' 'b'",
-        ),
-        (
-            "EVAL return 0",
-            "ERR unknown command 'EVAL', with args beginning with: 'return' '0'",
-        ),
-        (
-            "GET k",
-            "ERR unknown command 'GET', with args beginning with: 'k'",
-        ),
-        (
-            "CONFIG GET *",
-            "ERR unknown command 'CONFIG', with args beginning with: 'GET' '*'",
-        ),
-        (
-            "PING a b",
-            "ERR wrong number of arguments for 'ping' command",
-        ),
+        ("FOO a b", "ERR unknown command 'FOO', with args beginning with: 'a' 'b'"),
+        ("EVAL return 0", "ERR unknown command 'EVAL', with args beginning with: 'return' '0'"),
+        ("GET k", "ERR unknown command 'GET', with args beginning with: 'k'"),
+        ("CONFIG GET *", "ERR unknown command 'CONFIG', with args beginning with: 'GET' '*'"),
+        ("PING a b", "ERR wrong number of arguments for 'ping' command"),
         ("ECHO", "ERR wrong number of arguments for 'echo' command"),
         ("HELLO 4", "NOPROTO unsupported protocol version"),
-        (
-            "HELLO x",
-            "ERR Protocol version is not an integer or out of range",
-        ),
+        ("HELLO x", "ERR Protocol version is not an integer or out of range"),
         ("HELLO 3 FOO", "ERR Syntax error in HELLO option 'FOO'"),
         ("HELLO 3 AUTH a", "ERR Syntax error in HELLO option 'AUTH'"),
         ("SELECT 1", "ERR DB index is out of range"),
         ("SELECT x", "ERR value is not an integer or out of range"),
-        (
-            "CLIENT",
-            "ERR wrong number of arguments for 'client' command",
-        ),
-        (
-            "CLIENT ID x",
-            "ERR wrong number of arguments for 'client|id' command",
-        ),
-        (
-            "CLIENT MAINT_NOTIFICATIONS ON",
-            "ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.",
-        ),
+        ("CLIENT", "ERR wrong number of arguments for 'client' command"),
+        ("CLIENT ID x", "ERR wrong number of arguments for 'client|id' command"),
+        ("CLIENT MAINT_NOTIFICATIONS ON", "ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP."),
         ("CLIENT SETINFO x y", "ERR Unrecognized option 'x'"),
-        (
-            "COMMAND FOO",
-            "ERR unknown subcommand 'FOO'. Try COMMAND HELP.",
-        ),
-        (
-            "AUTH a b",
-            "WRONGPASS invalid username-password pair or user is disabled.",
-        ),
-        (
-            "TG.REFUND",
-            "ERR wrong number of arguments for 'tg.refund' command",
-        ),
+        ("COMMAND FOO", "ERR unknown subcommand 'FOO'. Try COMMAND HELP."),
+        ("AUTH a b", "WRONGPASS invalid username-password pair or user is disabled."),
+        ("TG.REFUND", "ERR wrong number of arguments for 'tg.refund' command"),
         ("TG.REFUND x", "ERR receipt: "),
         ("TG.CHECK ip x", "ERR attribute 'ip': "),
     ];
@@ -142,11 +89,7 @@ fn invalid_commands_get_the_error_texts_of_redis() {
     }
     let name = redis.send_words(&["CLIENT", "SETNAME", "a b"]);
     assert!(matches!(name, RespReply::Error(_)), "{name:?}");
-    assert_eq!(
-        redis.send_line("PING"),
-        RespReply::Simple("PONG".to_owned()),
-        "still there"
-    );
+    assert_eq!(redis.send_line("PING"), RespReply::Simple("PONG".to_owned()), "still there");
 }
 
 /// redis-py and others send every pipeline this way by default.
@@ -161,18 +104,9 @@ fn a_transaction_is_queued_and_decided_as_one() {
         assert_eq!(redis.send_line(line), queued, "{line}");
     }
     let mut other = server.redis();
-    assert_eq!(
-        other.send_line(throttle).integers()[2],
-        1,
-        "nothing is charged yet"
-    );
-    let RespReply::Array(replies) = redis.send_line("EXEC") else {
-        panic!("EXEC is a list")
-    };
-    let allowed: Vec<i64> = replies[..3]
-        .iter()
-        .map(|reply| reply.integers()[0])
-        .collect();
+    assert_eq!(other.send_line(throttle).integers()[2], 1, "nothing is charged yet");
+    let RespReply::Array(replies) = redis.send_line("EXEC") else { panic!("EXEC is a list") };
+    let allowed: Vec<i64> = replies[..3].iter().map(|reply| reply.integers()[0]).collect();
     assert_eq!(allowed, [0, 1, 1]);
     assert_eq!(replies[3], RespReply::Simple("PONG".to_owned()));
     assert!(matches!(replies[4], RespReply::Error(_)), "{replies:?}");
@@ -190,14 +124,8 @@ fn a_transaction_is_queued_and_decided_as_one() {
     assert_eq!(first[0], 0, "none of these was charged");
     assert!(redis.error("EXEC").starts_with("ERR EXEC without MULTI"));
     assert_eq!(redis.send_line("MULTI"), ok());
-    assert_eq!(
-        redis.send_line("RESET"),
-        RespReply::Simple("RESET".to_owned())
-    );
-    assert_eq!(
-        redis.send_line("PING"),
-        RespReply::Simple("PONG".to_owned())
-    );
+    assert_eq!(redis.send_line("RESET"), RespReply::Simple("RESET".to_owned()));
+    assert_eq!(redis.send_line("PING"), RespReply::Simple("PONG".to_owned()));
     assert_eq!(redis.send_line("MULTI"), ok());
     assert_eq!(redis.send_line("EXEC"), RespReply::Array(vec![]));
 }
@@ -207,10 +135,7 @@ fn typed_lines_are_commands() {
     let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
     redis.send(b"\r\nPING\r\necho \"a b\\x41\"\nCL.THROTTLE 'my key' 15 30 60\r\n");
-    assert_eq!(
-        redis.receive().unwrap(),
-        RespReply::Simple("PONG".to_owned())
-    );
+    assert_eq!(redis.receive().unwrap(), RespReply::Simple("PONG".to_owned()));
     assert_eq!(redis.receive().unwrap(), bulk("a bA"));
     assert_eq!(redis.receive().unwrap().integers(), [0, 16, 15, -1, 2]);
 }
@@ -223,43 +148,22 @@ fn no_command_runs_before_authentication() {
     let file = file.to_str().unwrap();
     let server = TestServer::with_resp(NONE, &["--resp-password-file", file]);
     let mut redis = server.redis();
-    for line in [
-        "PING",
-        "CL.THROTTLE k 1 1 1",
-        "TG.CHECK a b",
-        "INFO",
-        "FOO",
-        "CLIENT ID",
-    ] {
+    for line in ["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK a b", "INFO", "FOO", "CLIENT ID"] {
         assert_eq!(redis.error(line), "NOAUTH Authentication required.");
     }
-    assert!(
-        redis
-            .error("HELLO 3")
-            .starts_with("NOAUTH HELLO must be called")
-    );
+    assert!(redis.error("HELLO 3").starts_with("NOAUTH HELLO must be called"));
     let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
     assert_eq!(redis.error("AUTH correct"), wrong);
     assert_eq!(redis.error("HELLO 3 AUTH default nonsense"), wrong);
-    let auth =
-        |redis: &mut RespClient, user| redis.send_words(&["AUTH", user, "correct horse battery"]);
+    let auth = |redis: &mut RespClient, user| redis.send_words(&["AUTH", user, "correct horse battery"]);
     assert_eq!(auth(&mut redis, "root"), RespReply::Error(wrong.to_owned()));
     assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
     assert_eq!(auth(&mut redis, "default"), ok());
-    assert_eq!(
-        redis.send_line("PING"),
-        RespReply::Simple("PONG".to_owned())
-    );
-    assert_eq!(
-        redis.send_line("RESET"),
-        RespReply::Simple("RESET".to_owned())
-    );
+    assert_eq!(redis.send_line("PING"), RespReply::Simple("PONG".to_owned()));
+    assert_eq!(redis.send_line("RESET"), RespReply::Simple("RESET".to_owned()));
     assert_eq!(redis.error("PING"), "NOAUTH Authentication required.");
     let hello = ["HELLO", "3", "AUTH", "default", "correct horse battery"];
-    assert_eq!(
-        redis.send_words(&hello).field("proto"),
-        &RespReply::Integer(3)
-    );
+    assert_eq!(redis.send_words(&hello).field("proto"), &RespReply::Integer(3));
     assert_eq!(redis.send_words(&["AUTH", "correct horse battery"]), ok());
 }
 
@@ -283,15 +187,7 @@ fn an_empty_or_missing_password_file_is_a_configuration_error() {
     std::fs::write(&empty, "\n").unwrap();
     for file in [empty.as_path(), &dir.path().join("none")] {
         let ran = std::process::Command::new(crate::server::BINARY)
-            .args([
-                "serve",
-                "--http",
-                "127.0.0.1:0",
-                "--admin",
-                "off",
-                "--resp",
-                "127.0.0.1:0",
-            ])
+            .args(["serve", "--http", "127.0.0.1:0", "--admin", "off", "--resp", "127.0.0.1:0"])
             .arg("--resp-password-file")
             .arg(file)
             .output()
@@ -324,36 +220,19 @@ block: [198.51.100.7]
     assert_eq!(first.field("retry_after_ms"), &RespReply::Integer(0));
     let body = r#"{"attributes": {"ip": "203.0.113.9", "path": "/api/x", "api_key": "k1"}}"#;
     assert_eq!(server.post("/v1/check", body).json()["remaining"], 1);
-    assert_eq!(
-        redis.send_line(command).field("remaining"),
-        &RespReply::Integer(0)
-    );
+    assert_eq!(redis.send_line(command).field("remaining"), &RespReply::Integer(0));
     let denied = redis.send_line(command);
     assert_eq!(denied.field("allowed"), &RespReply::Integer(0));
-    assert!(matches!(
-        denied.field("retry_after_ms"),
-        RespReply::Integer(1..)
-    ));
+    assert!(matches!(denied.field("retry_after_ms"), RespReply::Integer(1..)));
     assert_eq!(denied.field("receipt"), &RespReply::Null);
     assert_eq!(server.post("/v1/check", body).status, 429);
-    let RespReply::Bulk(receipt) = first.field("receipt") else {
-        panic!("no receipt in {first:?}")
-    };
+    let RespReply::Bulk(receipt) = first.field("receipt") else { panic!("no receipt in {first:?}") };
     let refund = ["TG.REFUND", receipt];
-    assert_eq!(
-        redis.send_words(&refund),
-        RespReply::Simple("done".to_owned())
-    );
-    assert_eq!(
-        redis.send_words(&refund),
-        RespReply::Simple("already".to_owned())
-    );
+    assert_eq!(redis.send_words(&refund), RespReply::Simple("done".to_owned()));
+    assert_eq!(redis.send_words(&refund), RespReply::Simple("already".to_owned()));
     let peek = "TG.PEEK ip 203.0.113.9 path /api/x api_key k1";
     for line in [peek.to_owned(), format!("{command} WITH COST 0")] {
-        assert_eq!(
-            redis.send_line(&line).field("remaining"),
-            &RespReply::Integer(1)
-        );
+        assert_eq!(redis.send_line(&line).field("remaining"), &RespReply::Integer(1));
     }
     let spent = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm/?x=1 WITH COSTS tokens 90");
     assert_eq!(spent.field("remaining"), &RespReply::Integer(10));
@@ -364,9 +243,7 @@ block: [198.51.100.7]
     let zero = redis.send_line("TG.CHECK ip 203.0.113.9 path /llm WITH COST 0 COSTS tokens 0");
     assert_eq!(zero.field("rule"), &RespReply::Null);
     for verb in ["TG.CHECK", "TG.PEEK"] {
-        let misspelt = redis.send_line(&format!(
-            "{verb} ip 203.0.113.9 path /llm WITH COSTS tokns 9"
-        ));
+        let misspelt = redis.send_line(&format!("{verb} ip 203.0.113.9 path /llm WITH COSTS tokns 9"));
         let want = "ERR COSTS 'tokns': unknown unit, no rule counts it; write tokens";
         assert_eq!(misspelt, RespReply::Error(want.to_owned()));
     }
@@ -376,10 +253,7 @@ block: [198.51.100.7]
     let blocked = redis.send_line("TG.CHECK ip 198.51.100.7");
     assert_eq!(blocked.field("allowed"), &RespReply::Integer(0));
     assert_eq!(blocked.field("source"), &bulk("block-list"));
-    assert_eq!(
-        redis.send_line("TG.CHECK ip 192.0.2.1").field("rule"),
-        &RespReply::Null
-    );
+    assert_eq!(redis.send_line("TG.CHECK ip 192.0.2.1").field("rule"), &RespReply::Null);
     server.wait_log(|line| line["message"] == "denied" && line["edge"] == "resp");
 }
 
@@ -395,20 +269,10 @@ rules:
     let mut redis = server.redis();
     for (path, second) in [("/none", 0), ("/some", 1)] {
         let command = format!("TG.CHECK user ada path {path}");
-        assert_eq!(
-            redis.send_line(&command).field("allowed"),
-            &RespReply::Integer(1)
-        );
+        assert_eq!(redis.send_line(&command).field("allowed"), &RespReply::Integer(1));
         let reply = redis.send_line(&command);
-        assert_eq!(
-            reply.field("allowed"),
-            &RespReply::Integer(second),
-            "{reply:?}"
-        );
+        assert_eq!(reply.field("allowed"), &RespReply::Integer(second), "{reply:?}");
         let wait = ["retry_after_ms", "delay_ms"][second as usize];
-        assert!(
-            matches!(reply.field(wait), RespReply::Integer(3_000_000..=3_600_000)),
-            "{reply:?}"
-        );
+        assert!(matches!(reply.field(wait), RespReply::Integer(3_000_000..=3_600_000)), "{reply:?}");
     }
 }

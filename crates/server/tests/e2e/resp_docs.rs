@@ -38,10 +38,7 @@ fn the_commands_print_what_the_page_shows() {
     let dir = tempfile::tempdir().unwrap();
     let mut examples = examples().into_iter();
     let (start, shown) = examples.next().unwrap();
-    assert_eq!(
-        (start.as_str(), shown.as_str()),
-        ("tidegate serve --resp 127.0.0.1:6380 &", "")
-    );
+    assert_eq!((start.as_str(), shown.as_str()), ("tidegate serve --resp 127.0.0.1:6380 &", ""));
     let mut serve = Command::new(BINARY);
     serve.args(["serve", "--resp", "127.0.0.1:0"]);
     let server = TestServer::spawn(serve, dir);
@@ -51,10 +48,7 @@ fn the_commands_print_what_the_page_shows() {
         let command = command.replace("6380", &port);
         let output = Command::new("sh").args(["-c", &command]).output().unwrap();
         let found = String::from_utf8(output.stdout).unwrap();
-        assert!(
-            alike(&found, &shown),
-            "{command} gives\n{found}\nthe page shows\n{shown}"
-        );
+        assert!(alike(&found, &shown), "{command} gives\n{found}\nthe page shows\n{shown}");
         ran += 1;
     }
     assert_eq!(ran, 3);

@@ -68,11 +68,7 @@ impl ThrottleCall {
     }
 
     fn words(&self) -> Vec<String> {
-        let numbers = [
-            self.burst.to_string(),
-            self.count.to_string(),
-            self.period_secs.to_string(),
-        ];
+        let numbers = [self.burst.to_string(), self.count.to_string(), self.period_secs.to_string()];
         let words = ["CL.THROTTLE".to_owned(), format!("key:{}", self.key)].into_iter();
         let quantity = self.quantity.map(|quantity| quantity.to_string());
         words.chain(numbers).chain(quantity).collect()
@@ -101,11 +97,7 @@ struct OracleSide {
 impl OracleSide {
     fn new(redis: RespClient, round: fn(f64) -> f64) -> Self {
         let first = HashMap::new();
-        OracleSide {
-            redis,
-            first,
-            round,
-        }
+        OracleSide { redis, first, round }
     }
 
     /// Runs a batch, and checks the seconds of every reply.
@@ -116,9 +108,7 @@ impl OracleSide {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             self.redis.send(&command(&words));
         }
-        let replies = calls
-            .iter()
-            .map(|_| self.redis.receive().unwrap().integers());
+        let replies = calls.iter().map(|_| self.redis.receive().unwrap().integers());
         let replies: Vec<_> = replies.collect();
         let latest = Instant::now();
         for (call, reply) in calls.iter().zip(&replies) {
@@ -128,9 +118,7 @@ impl OracleSide {
     }
 
     fn judge(&mut self, call: &ThrottleCall, reply: &[i64], now: TimeSpan) {
-        let &[limited, limit, remaining, retry, reset] = reply else {
-            panic!("{reply:?}")
-        };
+        let &[limited, limit, remaining, retry, reset] = reply else { panic!("{reply:?}") };
         let quantity = i64::try_from(call.quantity.unwrap_or(1)).unwrap();
         if limited == 0 && quantity > 0 {
             self.first.entry(call.key).or_insert(now);
@@ -144,11 +132,7 @@ impl OracleSide {
             Some(passed) if units > 0 => self.expected_seconds(call.seconds(units), passed),
             _ => 0..=0,
         };
-        assert!(
-            expected(used).contains(&reset),
-            "{:?}: {reply:?}",
-            call.words()
-        );
+        assert!(expected(used).contains(&reset), "{:?}: {reply:?}", call.words());
         let right = match (limited, quantity > limit) {
             (1, false) => expected(used + quantity - limit).contains(&retry),
             _ => retry == -1,
@@ -157,11 +141,7 @@ impl OracleSide {
     }
 
     /// The seconds that may be reported of a wait that has been running for this long.
-    fn expected_seconds(
-        &self,
-        wait: f64,
-        (least, most): (Duration, Duration),
-    ) -> std::ops::RangeInclusive<i64> {
+    fn expected_seconds(&self, wait: f64, (least, most): (Duration, Duration)) -> std::ops::RangeInclusive<i64> {
         // The module stores whole nanoseconds per unit.
         let grain = 1e-6;
         let shortest = (self.round)(wait - most.as_secs_f64() - grain) as i64;
@@ -171,16 +151,9 @@ impl OracleSide {
 
 #[test]
 fn a_hundred_thousand_calls_get_the_replies_of_the_module() {
-    let module = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../target/tools/libredis_cell.so"
-    );
-    assert!(
-        std::path::Path::new(module).exists(),
-        "no redis-cell: run scripts/tools"
-    );
-    let original =
-        tidegate_testkit::TestRedis::start(RedisProgram::Redis7, &["--loadmodule", module]);
+    let module = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/libredis_cell.so");
+    assert!(std::path::Path::new(module).exists(), "no redis-cell: run scripts/tools");
+    let original = tidegate_testkit::TestRedis::start(RedisProgram::Redis7, &["--loadmodule", module]);
     let server = TestServer::with_resp("version: 1\nrules: []\n", &[]);
     let mut theirs = OracleSide::new(RespClient::connect(original.address()), f64::floor);
     let mut ours = OracleSide::new(server.redis(), f64::ceil);
@@ -188,10 +161,7 @@ fn a_hundred_thousand_calls_get_the_replies_of_the_module() {
     let (mut allowed, mut denied, mut never) = (0, 0, 0);
     for _ in 0..CALLS / BATCH {
         let calls: Vec<_> = (0..BATCH).map(|_| ThrottleCall::draw(&mut rng)).collect();
-        let replies = theirs
-            .run_batch(&calls)
-            .into_iter()
-            .zip(ours.run_batch(&calls));
+        let replies = theirs.run_batch(&calls).into_iter().zip(ours.run_batch(&calls));
         for (call, (theirs, ours)) in calls.iter().zip(replies) {
             assert_eq!(theirs[..3], ours[..3], "{:?}", call.words());
             match (ours[0], ours[3]) {
@@ -202,8 +172,5 @@ fn a_hundred_thousand_calls_get_the_replies_of_the_module() {
         }
     }
     let few = [allowed, denied, never].into_iter().min();
-    assert!(
-        few > Some(5_000),
-        "{allowed} allowed, {denied} denied, {never} can never pass"
-    );
+    assert!(few > Some(5_000), "{allowed} allowed, {denied} denied, {never} can never pass");
 }

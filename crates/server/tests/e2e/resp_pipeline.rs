@@ -67,11 +67,8 @@ fn commands_of_every_kind_keep_their_order() {
 fn a_command_may_come_in_pieces_cut_anywhere() {
     let server = TestServer::with_resp(NONE, &[]);
     let mut redis = server.redis();
-    let bytes = [
-        command(&["CL.THROTTLE", "in pieces", "999", "1", "86400"]),
-        b"ECHO 'typed \\' line'\r\n".to_vec(),
-    ]
-    .concat();
+    let bytes =
+        [command(&["CL.THROTTLE", "in pieces", "999", "1", "86400"]), b"ECHO 'typed \\' line'\r\n".to_vec()].concat();
     for (round, cut) in (1..bytes.len()).enumerate() {
         redis.send(&bytes[..cut]);
         // The first piece has been read when another client, served after it, has its reply.
@@ -79,10 +76,7 @@ fn a_command_may_come_in_pieces_cut_anywhere() {
         redis.send(&bytes[cut..]);
         let left = i64::try_from(999 - round).unwrap();
         assert_eq!(redis.receive().unwrap().integers()[2], left, "cut at {cut}");
-        assert_eq!(
-            redis.receive().unwrap(),
-            RespReply::Bulk("typed ' line".to_owned())
-        );
+        assert_eq!(redis.receive().unwrap(), RespReply::Bulk("typed ' line".to_owned()));
     }
     for byte in bytes {
         redis.send(&[byte]);
@@ -101,39 +95,19 @@ fn ping_reply(server: &TestServer) -> String {
 fn a_malformed_command_gets_an_error_and_ends_the_connection() {
     let server = TestServer::with_resp(NONE, &[]);
     let cases: [(&[u8], &str); 7] = [
-        (
-            b"PING\r\n*x\r\n",
-            "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n",
-        ),
-        (
-            b"*193\r\n",
-            "-ERR Protocol error: invalid multibulk length\r\n",
-        ),
-        (
-            b"*1\r\n$65537\r\n",
-            "-ERR Protocol error: invalid bulk length\r\n",
-        ),
-        (
-            b"*2\r\n$4\r\nECHO\r\n$65530\r\n",
-            "-ERR Protocol error: too big request\r\n",
-        ),
-        (
-            b"*1\r\n:1\r\n",
-            "-ERR Protocol error: expected '$', got ':'\r\n",
-        ),
-        (
-            &[b'x'; 70_000],
-            "-ERR Protocol error: too big inline request\r\n",
-        ),
+        (b"PING\r\n*x\r\n", "+PONG\r\n-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"*193\r\n", "-ERR Protocol error: invalid multibulk length\r\n"),
+        (b"*1\r\n$65537\r\n", "-ERR Protocol error: invalid bulk length\r\n"),
+        (b"*2\r\n$4\r\nECHO\r\n$65530\r\n", "-ERR Protocol error: too big request\r\n"),
+        (b"*1\r\n:1\r\n", "-ERR Protocol error: expected '$', got ':'\r\n"),
+        (&[b'x'; 70_000], "-ERR Protocol error: too big inline request\r\n"),
         (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", ""),
     ];
     for (bytes, want) in cases {
         let mut redis = server.redis();
         // It may be closed before all of it is read.
         let _ = redis.stream().write_all(bytes);
-        let first = want
-            .split_inclusive('\n')
-            .map(|line| line.trim_end().to_owned());
+        let first = want.split_inclusive('\n').map(|line| line.trim_end().to_owned());
         for line in first {
             let error = match redis.receive() {
                 Ok(RespReply::Error(text)) => format!("-{text}"),
@@ -164,10 +138,7 @@ fn the_largest_allowed_command_gets_a_reply() {
         words.extend(["COSTS".to_owned(), unit, "1".to_owned()]);
     }
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    assert_eq!(
-        redis.send_words(&words).field("allowed"),
-        &RespReply::Integer(1)
-    );
+    assert_eq!(redis.send_words(&words).field("allowed"), &RespReply::Integer(1));
 }
 
 /// A client that sends and never reads is stopped by its own backlog, and cut off in time; other clients do not
@@ -242,9 +213,7 @@ fn redis_clients_are_served_over_a_unix_socket() {
     let server = TestServer::with(NONE, &["--resp", &format!("unix:{}", path.display())]);
     server.wait_log(|line| line["message"] == "listening" && line["edge"] == "resp");
     let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    stream
-        .write_all(b"CL.THROTTLE k 15 30 60\r\nQUIT\r\n")
-        .unwrap();
+    stream.write_all(b"CL.THROTTLE k 15 30 60\r\nQUIT\r\n").unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     assert_eq!(response, "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n+OK\r\n");

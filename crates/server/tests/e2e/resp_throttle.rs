@@ -67,17 +67,11 @@ fn the_vectors_of_the_original_hold_in_a_shared_store() {
     // Another node continues the count.
     let other = TestServer::with_resp(NONE, &flags);
     other.wait_log(|line| line["message"] == "decisions are exact");
-    let reply = other
-        .redis()
-        .send_line("CL.THROTTLE other 4 1 3600 2")
-        .integers();
+    let reply = other.redis().send_line("CL.THROTTLE other 4 1 3600 2").integers();
     assert_eq!(reply[..3], [0, 5, 0]);
     // A limit that a script cannot count exactly is an error, not an estimate.
     let error = server.redis().error("CL.THROTTLE k 99999999999 7 86400");
-    assert!(
-        error.starts_with("Cell error: the window cannot be computed exactly"),
-        "{error}"
-    );
+    assert!(error.starts_with("Cell error: the window cannot be computed exactly"), "{error}");
 }
 
 #[test]
@@ -134,8 +128,7 @@ fn in_shadow_mode_nothing_is_denied() {
         assert_eq!(redis.send_line("CL.THROTTLE k 0 1 3600").integers()[0], 0);
         assert_eq!(redis.send_line("CL.THROTTLE k -1 1 3600").integers()[0], 0);
     }
-    let shadowed =
-        r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="shadow_deny""#;
+    let shadowed = r#"tidegate_decisions_total{rule="cl.throttle",edge="resp",outcome="shadow_deny""#;
     assert_eq!(server.metric(shadowed), 2);
 }
 
@@ -145,10 +138,7 @@ fn without_the_store_a_node_decides_by_its_share() {
     let server = TestServer::with_resp(NONE, &["--store", &store.url(), "--nodes", "1"]);
     server.wait_log(|line| line["message"] == "decisions are exact");
     let mut redis = server.redis();
-    assert_eq!(
-        redis.send_line("CL.THROTTLE k 99 1 3600").integers()[..2],
-        [0, 100]
-    );
+    assert_eq!(redis.send_line("CL.THROTTLE k 99 1 3600").integers()[..2], [0, 100]);
     store.kill();
     let denied = wait_for("the share to be used up", || {
         let reply = redis.send_line("CL.THROTTLE k 99 1 3600").integers();

@@ -52,10 +52,7 @@ impl TestServer {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("rules.yaml"), rules).unwrap();
         let mut command = Command::new(BINARY);
-        command
-            .args(["serve", "--rules"])
-            .arg(dir.path().join("rules.yaml"))
-            .args(flags);
+        command.args(["serve", "--rules"]).arg(dir.path().join("rules.yaml")).args(flags);
         TestServer::spawn(command, dir)
     }
 
@@ -74,11 +71,7 @@ impl TestServer {
     pub(crate) fn spawn_as_is(command: Command, dir: TempDir) -> Self {
         let mut command = without_terminal(&command);
         let words: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
-        let is_off = |flag: &str| {
-            words
-                .windows(2)
-                .any(|pair| pair[0] == flag && pair[1] == "off")
-        };
+        let is_off = |flag: &str| words.windows(2).any(|pair| pair[0] == flag && pair[1] == "off");
         let mut child = command
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
@@ -94,22 +87,11 @@ impl TestServer {
             line["address"].as_str().unwrap().to_owned()
         };
         let listener_address = |edge: &str| {
-            if is_off(&format!("--{edge}")) {
-                NOWHERE.to_owned()
-            } else {
-                address(edge)
-            }
+            if is_off(&format!("--{edge}")) { NOWHERE.to_owned() } else { address(edge) }
         };
         let (admin, grpc) = (address("admin").parse().unwrap(), listener_address("grpc"));
         let http = listener_address("http").parse().unwrap();
-        TestServer {
-            child,
-            log,
-            http,
-            admin,
-            grpc,
-            dir,
-        }
+        TestServer { child, log, http, admin, grpc, dir }
     }
 
     pub(crate) fn rules_path(&self) -> PathBuf {
@@ -145,13 +127,7 @@ impl TestServer {
 
     pub(crate) fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args(["-s", name, &pid])
-                .status()
-                .unwrap()
-                .success()
-        );
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -172,9 +148,7 @@ impl TestServer {
     pub(crate) fn wait_end(mut self) -> (ExitStatus, Vec<Value>) {
         let status = wait_for("the process to end", || self.child.try_wait().unwrap());
         let (lines, changed) = &*self.log.0;
-        let lines = changed
-            .wait_while(lines.lock().unwrap(), |lines| !lines.ended)
-            .unwrap();
+        let lines = changed.wait_while(lines.lock().unwrap(), |lines| !lines.ended).unwrap();
         let lines = lines.lines.iter().map(|(_, line)| line.clone());
         (status, lines.collect())
     }
@@ -218,26 +192,15 @@ impl ServerLog {
 
     fn wait(&self, is: impl Fn(&Value) -> bool) -> Value {
         let (lines, changed) = &*self.0;
-        let missing =
-            |lines: &mut LogLines| !lines.ended && !lines.lines.iter().any(|(_, line)| is(line));
-        let (lines, _) = changed
-            .wait_timeout_while(lines.lock().unwrap(), DEADLINE, missing)
-            .unwrap();
-        let found = lines
-            .lines
-            .iter()
-            .map(|(_, line)| line)
-            .find(|line| is(line));
-        found
-            .unwrap_or_else(|| panic!("no such line in {:#?}", lines.lines))
-            .clone()
+        let missing = |lines: &mut LogLines| !lines.ended && !lines.lines.iter().any(|(_, line)| is(line));
+        let (lines, _) = changed.wait_timeout_while(lines.lock().unwrap(), DEADLINE, missing).unwrap();
+        let found = lines.lines.iter().map(|(_, line)| line).find(|line| is(line));
+        found.unwrap_or_else(|| panic!("no such line in {:#?}", lines.lines)).clone()
     }
 }
 
 pub(crate) fn metric(page: &str, sample: &str) -> u64 {
-    let line = page
-        .lines()
-        .find(|line| line.starts_with(sample) && !line.starts_with('#'));
+    let line = page.lines().find(|line| line.starts_with(sample) && !line.starts_with('#'));
     line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 

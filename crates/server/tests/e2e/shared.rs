@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidegate_testkit::{
-    RedisProgram, SentinelGroup, TestAuthority, TestCluster, TestRedis as Redis, free_port,
-};
+use tidegate_testkit::{RedisProgram, SentinelGroup, TestAuthority, TestCluster, TestRedis as Redis, free_port};
 
 use crate::http::{HttpClient, check_body};
 use crate::server::{BINARY, DEADLINE, TestServer};
@@ -21,8 +19,7 @@ fn with_rules(store: &str, rules: &[(&str, &str, u32)]) -> TestServer {
     let mut text = "version: 1\nrules:\n".to_owned();
     for (name, by, count) in rules {
         let rate = format!("{count}/{}", unit());
-        text +=
-            &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
+        text += &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
     }
     TestServer::with(&text, &["--store", store, "--store-budget", "30000"])
 }
@@ -80,9 +77,7 @@ fn counts_that_a_store_lost_are_restored() {
     redis.kill();
     redis.restart();
     for node in &nodes {
-        until("a loss", || {
-            node.metric("tidegate_store_epoch_changes_total") == 1
-        });
+        until("a loss", || node.metric("tidegate_store_epoch_changes_total") == 1);
         exact(node);
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
@@ -107,18 +102,14 @@ fn a_receipt_is_worth_nothing_after_the_store_lost_its_data() {
     let receipts = |count: usize| -> Vec<String> {
         let body = r#"{"attributes": {"ip": "192.0.2.1"}, "receipt": true}"#;
         let charged = (0..count).map(|_| node.post("/v1/check", body).json()["receipt"].clone());
-        charged
-            .filter_map(|receipt| receipt.as_str().map(str::to_owned))
-            .collect()
+        charged.filter_map(|receipt| receipt.as_str().map(str::to_owned)).collect()
     };
     let old = receipts(20);
     assert!(old.iter().all(|receipt| refund(receipt) == "done"));
     assert!(old.iter().all(|receipt| refund(receipt) == "already"));
     let losses = node.metric("tidegate_store_epoch_changes_total");
     redis.run_command(&["FLUSHALL"]);
-    until("a loss", || {
-        node.metric("tidegate_store_epoch_changes_total") > losses
-    });
+    until("a loss", || node.metric("tidegate_store_epoch_changes_total") > losses);
     exact(&node);
     assert!(old.iter().all(|receipt| refund(receipt) == "lapsed"));
     let new = receipts(1);
@@ -147,30 +138,20 @@ fn a_deleted_secret_is_restored_and_a_new_node_waits_for_it() {
 fn a_node_starts_without_its_store_and_joins_it_later() {
     let port = free_port();
     let node = node(&format!("redis://:planted-secret@127.0.0.1:{port}"));
-    let first = node
-        .post("/v1/check", &check_body("192.0.2.1", "/x"))
-        .json();
+    let first = node.post("/v1/check", &check_body("192.0.2.1", "/x")).json();
     assert_eq!(first["allowed"], true);
     assert_eq!(first["source"], "fallback");
     let options = ["--requirepass", "planted-secret"];
     let _redis = Redis::start_on(port, RedisProgram::Redis7, &options);
     exact(&node);
     until("an exact decision", || {
-        let decision = node
-            .post("/v1/check", &check_body("192.0.2.2", "/x"))
-            .json();
+        let decision = node.post("/v1/check", &check_body("192.0.2.2", "/x")).json();
         decision["source"] == "exact"
     });
     node.signal("TERM");
     let (_, log) = node.wait_end();
-    assert!(
-        log.iter()
-            .any(|line| line["message"] == "decisions are exact")
-    );
-    assert!(
-        !log.iter()
-            .any(|line| line.to_string().contains("planted-secret"))
-    );
+    assert!(log.iter().any(|line| line["message"] == "decisions are exact"));
+    assert!(!log.iter().any(|line| line.to_string().contains("planted-secret")));
 }
 
 /// The whole service over TLS: the store's TLS support needs no code in the binary.
@@ -203,9 +184,7 @@ fn nodes_follow_a_failover() {
     assert_eq!(before, 60);
     sentinels.servers[0].kill();
     for node in &nodes {
-        until("a loss", || {
-            node.metric("tidegate_store_epoch_changes_total") >= 1
-        });
+        until("a loss", || node.metric("tidegate_store_epoch_changes_total") >= 1);
         exact(node);
     }
     let after: usize = clients.iter_mut().map(|c| passed(c, 100).len()).sum();
@@ -228,10 +207,7 @@ fn ends(flags: &[&str]) -> (Option<i32>, String) {
     }
     let _ended_or_ends_now = child.kill();
     let output = child.wait_with_output().unwrap();
-    (
-        output.status.code(),
-        String::from_utf8(output.stderr).unwrap(),
-    )
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 #[test]
@@ -254,19 +230,9 @@ fn a_node_that_must_not_start_without_its_store_starts_with_it() {
     let redis = Redis::redis7();
     let node = TestServer::with(
         "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n",
-        &[
-            "--store",
-            &redis.url(),
-            "--store-budget",
-            "30000",
-            "--require-store",
-        ],
+        &["--store", &redis.url(), "--store-budget", "30000", "--require-store"],
     );
-    assert_eq!(
-        node.post("/v1/check", &check_body("192.0.2.1", "/x"))
-            .status,
-        200
-    );
+    assert_eq!(node.post("/v1/check", &check_body("192.0.2.1", "/x")).status, 200);
 }
 
 #[test]
@@ -280,16 +246,12 @@ fn no_password_of_a_store_reaches_the_log() {
         format!("redis://:planted-secret@127.0.0.1:{port}"),
         format!("redis://127.0.0.1:{port}?password_file={}", file.display()),
         format!("rediss://:planted-secret@127.0.0.1:{unused_port}"),
-        format!(
-            "redis+sentinel://:planted-secret@127.0.0.1:{unused_port}/n?sentinel_pass=planted-secret"
-        ),
+        format!("redis+sentinel://:planted-secret@127.0.0.1:{unused_port}/n?sentinel_pass=planted-secret"),
         format!("redis+sentinel://127.0.0.1:{port}/n?sentinel_pass=planted-secret"),
     ];
     let nodes = stores.each_ref().map(|store| node(store));
     for node in nodes {
-        let first = node
-            .post("/v1/check", &check_body("192.0.2.1", "/x"))
-            .json();
+        let first = node.post("/v1/check", &check_body("192.0.2.1", "/x")).json();
         assert_eq!(first["source"], "fallback");
         node.signal("TERM");
         let (_, log) = node.wait_end();

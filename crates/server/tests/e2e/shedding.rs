@@ -24,36 +24,20 @@ fn check(server: &TestServer, priority: &str, cost: u64) -> Value {
 #[test]
 fn a_reply_carries_the_part_and_the_delay() {
     let server = TestServer::start(&shared());
-    let part_and_delay = |decision: &Value| {
-        ["allowed", "limit", "remaining", "delay_ms"].map(|field| decision[field].clone())
-    };
+    let part_and_delay =
+        |decision: &Value| ["allowed", "limit", "remaining", "delay_ms"].map(|field| decision[field].clone());
     // The part of 8 is used up evenly: half of it at once, then with increasing delays.
     let first = check(&server, "sheddable", 4);
-    assert_eq!(
-        part_and_delay(&first),
-        [json!(true), json!(8), json!(4), Value::Null]
-    );
+    assert_eq!(part_and_delay(&first), [json!(true), json!(8), json!(4), Value::Null]);
     let next = check(&server, "sheddable", 2);
-    assert_eq!(
-        part_and_delay(&next),
-        [json!(true), json!(8), json!(2), json!(2_000)]
-    );
+    assert_eq!(part_and_delay(&next), [json!(true), json!(8), json!(2), json!(2_000)]);
     let last = check(&server, "sheddable", 2);
-    assert_eq!(
-        part_and_delay(&last),
-        [json!(true), json!(8), json!(0), json!(4_000)]
-    );
+    assert_eq!(part_and_delay(&last), [json!(true), json!(8), json!(0), json!(4_000)]);
     assert_eq!(check(&server, "sheddable", 1)["allowed"], false);
     let normal = check(&server, "unheard-of", 1);
-    assert_eq!(
-        part_and_delay(&normal)[..3],
-        [json!(true), json!(9), json!(0)]
-    );
+    assert_eq!(part_and_delay(&normal)[..3], [json!(true), json!(9), json!(0)]);
     let critical = check(&server, "critical", 1);
-    assert_eq!(
-        part_and_delay(&critical)[..3],
-        [json!(true), json!(10), json!(0)]
-    );
+    assert_eq!(part_and_delay(&critical)[..3], [json!(true), json!(10), json!(0)]);
     assert_eq!(check(&server, "critical", 1)["allowed"], false);
 }
 
@@ -132,20 +116,8 @@ fn an_explanation_lists_the_other_options_of_a_rule() {
         ]
     );
     let nothing = || Value::Null;
-    let plain = [
-        json!(["10/second"]),
-        json!("exact"),
-        nothing(),
-        nothing(),
-        nothing(),
-    ];
+    let plain = [json!(["10/second"]), json!("exact"), nothing(), nothing(), nothing()];
     assert_eq!(of(1), plain);
-    let open = [
-        json!([]),
-        json!("exact"),
-        nothing(),
-        nothing(),
-        json!("adaptive"),
-    ];
+    let open = [json!([]), json!("exact"), nothing(), nothing(), json!("adaptive")];
     assert_eq!(of(2), open);
 }

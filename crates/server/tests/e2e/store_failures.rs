@@ -20,14 +20,9 @@ fn start_joined(program: RedisProgram, options: &[&str]) -> (Redis, TestServer) 
     let user = "ACL SETUSER planted-user on >planted-password ~* &* +@all";
     let words: Vec<&str> = user.split(' ').collect();
     assert_eq!(redis.run_command(&words), "OK");
-    let url = format!(
-        "redis://planted-user:planted-password@127.0.0.1:{}",
-        redis.port()
-    );
+    let url = format!("redis://planted-user:planted-password@127.0.0.1:{}", redis.port());
     let node = TestServer::with(RULES, &["--store", &url, "--store-budget", "30000"]);
-    wait_for("an exact node", || {
-        (node.metric("tidegate_store_exact") == 1).then_some(())
-    });
+    wait_for("an exact node", || (node.metric("tidegate_store_exact") == 1).then_some(()));
     (redis, node)
 }
 
@@ -39,12 +34,7 @@ fn check(program: RedisProgram, kind: &str, cause: &str, cure: &str, act: impl F
 }
 
 #[track_caller]
-fn fails(
-    mut redis: Redis,
-    node: &TestServer,
-    (kind, cause, cure): (&str, &str, &str),
-    act: impl FnOnce(&mut Redis),
-) {
+fn fails(mut redis: Redis, node: &TestServer, (kind, cause, cure): (&str, &str, &str), act: impl FnOnce(&mut Redis)) {
     let ready = node.admin_get("/readyz?verbose").json();
     assert_eq!(ready["store"]["exact"], true, "{ready}");
     assert!(ready["store"]["outage"].is_null(), "{ready}");
@@ -92,11 +82,7 @@ fn joining_a_healthy_store_is_no_error() {
 fn a_store_that_was_never_joined_is_an_outage() {
     for (scheme, cause, cure) in [
         ("redis", "CLUSTERDOWN", "bring the missing shard"),
-        (
-            "redis+cluster",
-            "no hash slot of the cluster is served",
-            "see whether the cluster was created",
-        ),
+        ("redis+cluster", "no hash slot of the cluster is served", "see whether the cluster was created"),
     ] {
         let redis = Redis::start(RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
         let url = format!("{scheme}://127.0.0.1:{}", redis.port());
@@ -109,10 +95,7 @@ fn a_store_that_was_never_joined_is_an_outage() {
         assert!(message.contains(cause) && message.contains(cure), "{line}");
         let page = node.admin_get("/readyz?verbose").json();
         assert_eq!(page["store"]["outage"]["kind"], "clusterdown", "{page}");
-        assert!(
-            page["store"]["errors"]["clusterdown"].as_u64() > Some(0),
-            "{page}"
-        );
+        assert!(page["store"]["errors"]["clusterdown"].as_u64() > Some(0), "{page}");
         let slots = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
         assert_eq!(redis.run_command(&slots), "OK");
         node.wait_log(|line| line["message"] == "the store replies again");
@@ -141,8 +124,7 @@ fn a_store_that_a_node_may_not_join_is_an_outage_with_its_cause() {
     }
     node.wait_log(|line| {
         let message = line["message"].as_str().unwrap_or_default();
-        message.starts_with("the store fails for another reason: ")
-            && message.contains("from a file")
+        message.starts_with("the store fails for another reason: ") && message.contains("from a file")
     });
     redis.run_command(&["DEL", "tg:ctl:secret"]);
     node.wait_log(|line| line["message"] == "the store replies again");
@@ -191,18 +173,12 @@ fn a_store_with_too_many_clients_is_reported_as_such() {
 #[test]
 fn a_wrong_password_is_an_authentication_failure() {
     let cure = "correct the user or password";
-    check(
-        RedisProgram::Redis7,
-        "auth",
-        "authentication failed",
-        cure,
-        |redis| {
-            let words = ["ACL", "SETUSER", "planted-user", "resetpass", ">other"];
-            assert_eq!(redis.run_command(&words), "OK");
-            let user = ["CLIENT", "KILL", "USER", "planted-user"];
-            redis.run_command(&user);
-        },
-    );
+    check(RedisProgram::Redis7, "auth", "authentication failed", cure, |redis| {
+        let words = ["ACL", "SETUSER", "planted-user", "resetpass", ">other"];
+        assert_eq!(redis.run_command(&words), "OK");
+        let user = ["CLIENT", "KILL", "USER", "planted-user"];
+        redis.run_command(&user);
+    });
 }
 
 /// Newer servers name the user in this error.
@@ -219,28 +195,16 @@ fn a_missing_permission_is_named_without_the_user() {
 
 #[test]
 fn a_full_store_is_out_of_memory() {
-    check(
-        RedisProgram::Redis7,
-        "oom",
-        "OOM",
-        "raise `maxmemory`",
-        |redis| {
-            redis.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
-        },
-    );
+    check(RedisProgram::Redis7, "oom", "OOM", "raise `maxmemory`", |redis| {
+        redis.run_command(&["CONFIG", "SET", "maxmemory", "1"]);
+    });
 }
 
 #[test]
 fn a_replica_is_read_only() {
-    check(
-        RedisProgram::Redis7,
-        "readonly",
-        "READONLY",
-        "searches for the primary",
-        |redis| {
-            redis.run_command(&["REPLICAOF", "127.0.0.1", "1"]);
-        },
-    );
+    check(RedisProgram::Redis7, "readonly", "READONLY", "searches for the primary", |redis| {
+        redis.run_command(&["REPLICAOF", "127.0.0.1", "1"]);
+    });
 }
 
 #[test]
@@ -261,40 +225,24 @@ fn a_store_that_cannot_save_is_misconfigured() {
 fn a_record_that_cannot_be_used_leaves_all_others_exact() {
     let damages: [&[&str]; 4] = [
         &["SET", "KEY", "hello world"],
-        &[
-            "EVAL",
-            "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 1)",
-            "1",
-            "KEY",
-        ],
+        &["EVAL", "redis.call('DEL', KEYS[1]); redis.call('LPUSH', KEYS[1], 1)", "1", "KEY"],
         &[
             "EVAL",
             "local old = redis.call('GET', KEYS[1]); redis.call('SET', KEYS[1], string.sub(old, 1, -2))",
             "1",
             "KEY",
         ],
-        &[
-            "EVAL",
-            "redis.call('SET', KEYS[1], string.rep(string.char(255), 21))",
-            "1",
-            "KEY",
-        ],
+        &["EVAL", "redis.call('SET', KEYS[1], string.rep(string.char(255), 21))", "1", "KEY"],
     ];
     for damage in damages {
         let (redis, node) = start_joined(RedisProgram::Redis7, &[]);
         let source = |ip: &str| {
             let reply = node.post("/v1/check", &check_body(ip, "/"));
-            reply.json()["source"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned()
+            reply.json()["source"].as_str().unwrap_or_default().to_owned()
         };
         assert_eq!(source("192.0.2.1"), "exact");
         let key = redis.run_command(&["KEYS", "tg:{*"]);
-        let damage: Vec<&str> = damage
-            .iter()
-            .map(|word| if *word == "KEY" { &key } else { *word })
-            .collect();
+        let damage: Vec<&str> = damage.iter().map(|word| if *word == "KEY" { &key } else { *word }).collect();
         redis.run_command(&damage);
         for _ in 0..8 {
             assert_eq!(source("192.0.2.1"), "fallback", "{damage:?}");
@@ -313,19 +261,11 @@ fn a_record_that_cannot_be_used_leaves_all_others_exact() {
         }
         let page = node.admin_get("/readyz?verbose").json();
         assert_eq!(page["store"]["exact"], true, "{page}");
-        let fails = |line: &serde_json::Value| {
-            line["message"]
-                .as_str()
-                .is_some_and(|m| m.starts_with("the store fails"))
-        };
-        assert!(
-            !node.lines().iter().any(|(_, line)| fails(line)),
-            "{damage:?}"
-        );
+        let fails =
+            |line: &serde_json::Value| line["message"].as_str().is_some_and(|m| m.starts_with("the store fails"));
+        assert!(!node.lines().iter().any(|(_, line)| fails(line)), "{damage:?}");
         redis.run_command(&["DEL", &key]);
-        wait_for("an exact decision", || {
-            (source("192.0.2.1") == "exact").then_some(())
-        });
+        wait_for("an exact decision", || (source("192.0.2.1") == "exact").then_some(()));
     }
 }
 
@@ -340,18 +280,10 @@ fn requests_admitted_beside_a_damaged_record_are_charged_once() {
     const SEEN_BY_ONE: u64 = 3;
     /// So long that nothing drains meanwhile.
     const YEAR: &str = "31536000s";
-    let algorithms = [
-        "fixed-window",
-        "sliding-window",
-        "sliding-window-strict",
-        "sliding-log",
-        "token-bucket",
-        "leaky-bucket",
-    ];
+    let algorithms =
+        ["fixed-window", "sliding-window", "sliding-window-strict", "sliding-log", "token-bucket", "leaky-bucket"];
     let rule = |name: &&str| {
-        format!(
-            "  - {{ name: {name}, match: {{ path: /{name} }}, by: ip, rate: {LIMIT}/{YEAR}, algorithm: {name} }}\n"
-        )
+        format!("  - {{ name: {name}, match: {{ path: /{name} }}, by: ip, rate: {LIMIT}/{YEAR}, algorithm: {name} }}\n")
     };
     let rules: String = algorithms.iter().map(rule).collect();
     let rules = format!("version: 1\nrules:\n{rules}");
@@ -360,16 +292,11 @@ fn requests_admitted_beside_a_damaged_record_are_charged_once() {
     let flags = ["--store", &url, "--store-budget", "30000", "--nodes", "2"];
     let nodes = [(); 2].map(|()| TestServer::with(&rules, &flags));
     for node in &nodes {
-        wait_for("an exact node", || {
-            (node.metric("tidegate_store_exact") == 1).then_some(())
-        });
+        wait_for("an exact node", || (node.metric("tidegate_store_exact") == 1).then_some(()));
     }
     let checks = |node: &TestServer, algorithm: &str, times: usize| {
         let allowed = |_: &usize| {
-            let reply = node.post(
-                "/v1/check",
-                &check_body("192.0.2.1", &format!("/{algorithm}")),
-            );
+            let reply = node.post("/v1/check", &check_body("192.0.2.1", &format!("/{algorithm}")));
             reply.json()["allowed"] == true
         };
         (0..times).filter(allowed).count() as u64
@@ -381,10 +308,7 @@ fn requests_admitted_beside_a_damaged_record_are_charged_once() {
         let key = redis.run_command(&["KEYS", &format!("tg:{{*:{algorithm}")]);
         redis.run_command(&["SET", &key, "damaged"]);
         let without: u64 = nodes.iter().map(|node| checks(node, algorithm, 100)).sum();
-        assert!(
-            without > before,
-            "{algorithm}: so few are hidden by the rest"
-        );
+        assert!(without > before, "{algorithm}: so few are hidden by the rest");
         admitted.push((algorithm, key, before + without));
     }
     for (_, key, _) in &admitted {
@@ -393,19 +317,13 @@ fn requests_admitted_beside_a_damaged_record_are_charged_once() {
     for (algorithm, _, admitted) in admitted {
         let peeks = nodes.each_ref().map(|node| {
             wait_for("an exact counter with all units", || {
-                let reply = node.post(
-                    "/v1/peek",
-                    &check_body("192.0.2.1", &format!("/{algorithm}")),
-                );
+                let reply = node.post("/v1/peek", &check_body("192.0.2.1", &format!("/{algorithm}")));
                 let reply = reply.json();
                 let used = LIMIT - reply["remaining"].as_u64().unwrap();
                 (reply["source"] == "exact" && used + SEEN_BY_ONE >= admitted).then_some(used)
             })
         });
-        assert!(
-            peeks.iter().all(|used| *used <= admitted),
-            "{algorithm}: {peeks:?} of {admitted}"
-        );
+        assert!(peeks.iter().all(|used| *used <= admitted), "{algorithm}: {peeks:?} of {admitted}");
     }
 }
 

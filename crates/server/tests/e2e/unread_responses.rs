@@ -7,8 +7,7 @@ use crate::http2;
 use crate::memory::peak_rss;
 use crate::server::{TestServer, metric, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1000000/hour, algorithm: fixed-window }\n";
 
 /// A short request with a long response: some 200 KiB.
 fn list() -> String {
@@ -17,10 +16,7 @@ fn list() -> String {
 
 fn response_count(server: &TestServer) -> u64 {
     let page = server.admin_get("/metrics").body;
-    metric(
-        &page,
-        "tidegate_http_responses_total{edge=\"http\",status=\"200\"}",
-    )
+    metric(&page, "tidegate_http_responses_total{edge=\"http\",status=\"200\"}")
 }
 
 /// Another client sends requests for a while, long enough for the attackers to do their worst.
@@ -29,10 +25,7 @@ fn others_are_served(server: &TestServer) {
     let mut good = server.client();
     for _ in 0..100 {
         assert_eq!(good.post("/v1/peek", &list).status, 200);
-        assert_eq!(
-            good.post("/v1/check", &check_body("192.0.2.1", "/")).status,
-            200
-        );
+        assert_eq!(good.post("/v1/check", &check_body("192.0.2.1", "/")).status, 200);
     }
 }
 
@@ -54,15 +47,10 @@ fn a_connection_with_unread_responses_holds_one_response() {
                 client.wait_without_reading();
             });
         }
-        wait_for("one response to each", || {
-            (response_count(&server) >= responses + CLIENTS).then_some(())
-        });
+        wait_for("one response to each", || (response_count(&server) >= responses + CLIENTS).then_some(()));
         others_are_served(&server);
         let held = peak_rss(&server).saturating_sub(before);
-        assert!(
-            held <= CLIENTS << 20,
-            "{held} bytes for clients that never read"
-        );
+        assert!(held <= CLIENTS << 20, "{held} bytes for clients that never read");
         server.signal("KILL");
     });
 }
@@ -205,7 +193,5 @@ async fn a_connection_that_reads_gets_all_its_responses() {
         response.await.unwrap();
     }
     assert_eq!(server.metric(EVICTED), 0);
-    wait_for("nothing to be unread", || {
-        (server.metric(UNREAD) == 0).then_some(())
-    });
+    wait_for("nothing to be unread", || (server.metric(UNREAD) == 0).then_some(()));
 }

@@ -44,10 +44,7 @@ fn part(history: &RequestHistory, from: Nanos, to: Nanos) -> RequestHistory {
 #[test]
 fn setting_a_clock_admits_no_more_than_one_extra_limit_and_locks_no_client_out() {
     let two_seconds = Nanos::from_secs(2);
-    let rates = [
-        TestRate::window("window", 60, two_seconds),
-        TestRate::bucket("bucket", 60, two_seconds, 30),
-    ];
+    let rates = [TestRate::window("window", 60, two_seconds), TestRate::bucket("bucket", 60, two_seconds, 30)];
     let clock = Arc::new(ShiftedClock::new().unwrap());
     let store = Redis::start_with_clock(Arc::clone(&clock), RedisProgram::Redis7, &[]);
     let fleet = Fleet::begin(&rates, &store.url(), DEADLINE.into(), &wrong_clocks());
@@ -73,24 +70,12 @@ fn setting_a_clock_admits_no_more_than_one_extra_limit_and_locks_no_client_out()
             part(&history, *from, *to).at_most(rate, 100, |_| true);
         }
         history.at_most(rate, 200, |_| true);
-        for (from, to) in [
-            (begun, forward),
-            (forward, back),
-            (back, again),
-            (again, end),
-        ] {
+        for (from, to) in [(begun, forward), (forward, back), (back, again), (again, end)] {
             let settled = (from.plus(rate.per), *to);
             history.at_least(rate, 95, settled, |_| true);
         }
-        eprintln!(
-            "{} by clocks that are set: {} % at most",
-            rate.name,
-            history.percent(rate)
-        );
+        eprintln!("{} by clocks that are set: {} % at most", rate.name, history.percent(rate));
     }
     let local = history.records.iter().filter(|r| r.local()).count();
-    eprintln!(
-        "{} decisions, {local} without the store",
-        history.records.len()
-    );
+    eprintln!("{} decisions, {local} without the store", history.records.len());
 }

@@ -46,30 +46,17 @@ impl Requester {
 /// All requests, the good ones spread among the flood.
 fn requests() -> Vec<Requester> {
     let (tenants, users, times) = GOOD;
-    let good = (0..tenants * users * times).map(|i| Requester {
-        tenant: format!("t{}", i % tenants),
-        user: i / tenants % users,
-    });
-    let flood = (0..FLOOD).map(|user| Requester {
-        tenant: "flood".to_owned(),
-        user,
-    });
+    let good = (0..tenants * users * times)
+        .map(|i| Requester { tenant: format!("t{}", i % tenants), user: i / tenants % users });
+    let flood = (0..FLOOD).map(|user| Requester { tenant: "flood".to_owned(), user });
     let mut all: Vec<(usize, Requester)> = Vec::new();
     all.extend(good.enumerate().map(|(i, one)| (i * FLOOD, one)));
-    all.extend(
-        flood
-            .enumerate()
-            .map(|(i, one)| (i * tenants * users * times, one)),
-    );
+    all.extend(flood.enumerate().map(|(i, one)| (i * tenants * users * times, one)));
     all.sort();
     all.into_iter().map(|(_, requester)| requester).collect()
 }
 
-fn client(
-    node: &TestServer,
-    lists: Vec<Vec<Requester>>,
-    begun: Instant,
-) -> Vec<(Requester, CheckReply)> {
+fn client(node: &TestServer, lists: Vec<Vec<Requester>>, begun: Instant) -> Vec<(Requester, CheckReply)> {
     let mut client = node.client();
     let pace = LASTS / u32::try_from(lists.len()).unwrap();
     let mut replies = Vec::new();
@@ -96,14 +83,10 @@ fn counted<K: Ord>(all: &[&Requester], key: impl Fn(&Requester) -> K) -> BTreeMa
 fn limits_in_different_hash_slots_hold_while_slots_move_and_a_flood_does_not_starve_good_clients() {
     let cluster = TestCluster::start();
     let mut rules = "version: 1\nrules:\n".to_owned();
-    for (name, by, count) in [
-        ("each", "[tenant, user]", USER),
-        ("tenant", "tenant", TENANT),
-        ("all", "global", GLOBAL),
-    ] {
+    for (name, by, count) in [("each", "[tenant, user]", USER), ("tenant", "tenant", TENANT), ("all", "global", GLOBAL)]
+    {
         let rate = format!("{count}/{}", unit());
-        rules +=
-            &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
+        rules += &format!("  - {{ name: {name}, by: {by}, rate: {rate}, algorithm: fixed-window }}\n");
     }
     let store = format!("redis+cluster://{}", cluster.servers[0].address());
     let flags = ["--store", store.as_str(), "--store-budget", "30000"];
@@ -118,29 +101,16 @@ fn limits_in_different_hash_slots_hold_while_slots_move_and_a_flood_does_not_sta
         let moving = scope.spawn(|| cluster.move_hash_slots(4_096));
         let nodes = &nodes;
         let clients = lists.into_iter().enumerate();
-        let clients = clients
-            .map(|(i, lists)| scope.spawn(move || client(&nodes[i % nodes.len()], lists, begun)));
+        let clients = clients.map(|(i, lists)| scope.spawn(move || client(&nodes[i % nodes.len()], lists, begun)));
         let clients: Vec<_> = clients.collect();
-        let replies = clients
-            .into_iter()
-            .flat_map(|c| c.join().unwrap())
-            .collect();
+        let replies = clients.into_iter().flat_map(|c| c.join().unwrap()).collect();
         moving.join().unwrap();
         replies
     });
-    let passed: Vec<&Requester> = replies
-        .iter()
-        .filter(|h| h.1.allowed)
-        .map(|h| &h.0)
-        .collect();
-    let local = replies
-        .iter()
-        .filter(|h| h.1.allowed && h.1.source == ReplySource::Fallback);
+    let passed: Vec<&Requester> = replies.iter().filter(|h| h.1.allowed).map(|h| &h.0).collect();
+    let local = replies.iter().filter(|h| h.1.allowed && h.1.source == ReplySource::Fallback);
     let local = local.count() as u64;
-    let good = passed
-        .iter()
-        .filter(|requester| requester.is_good())
-        .count() as u64;
+    let good = passed.iter().filter(|requester| requester.is_good()).count() as u64;
     eprintln!(
         "cluster: {} of {} passed, {good} of them good, {local} without the store; {} sent",
         passed.len(),
@@ -156,8 +126,6 @@ fn limits_in_different_hash_slots_hold_while_slots_move_and_a_flood_does_not_sta
     let users = counted(&passed, Requester::clone);
     assert_eq!(users.into_iter().find(|(_, passed)| *passed > USER), None);
     let tenants = counted(&passed, |requester| requester.tenant.clone());
-    let over = tenants
-        .into_iter()
-        .find(|(_, passed)| *passed > TENANT + local);
+    let over = tenants.into_iter().find(|(_, passed)| *passed > TENANT + local);
     assert_eq!(over, None);
 }

@@ -47,9 +47,7 @@ fn turning_leases_on_and_off_under_load_holds_every_limit() {
             node.write("rules.yaml", &rules(&rates(counting)));
             node.admin_post("/v1/reload", "");
             wait_for("the other rules", || {
-                let peek = node
-                    .post("/v1/peek", &check_body("192.0.2.1", "/bucket"))
-                    .json();
+                let peek = node.post("/v1/peek", &check_body("192.0.2.1", "/bucket")).json();
                 (peek["limit"] == expected).then_some(())
             });
         }

@@ -46,24 +46,11 @@ impl CrashEvent {
         history: &'h RequestHistory,
         rule: &str,
     ) -> impl Fn(&RequestRecord) -> bool + use<'h> {
-        let (dead, began, ended, both) = (
-            self.node,
-            self.began,
-            self.ended,
-            self.kind == CrashKind::Both,
-        );
+        let (dead, began, ended, both) = (self.node, self.began, self.ended, self.kind == CrashKind::Both);
         let replies = history.of_rule(rule);
         let replies = replies.filter(|r| r.exact() && r.node != dead && r.sent <= began);
-        let last = replies
-            .map(|record| record.sent)
-            .max()
-            .unwrap_or(Nanos::ZERO);
-        move |record| {
-            both && record.node == dead
-                && record.admitted()
-                && record.received > last
-                && record.sent <= ended
-        }
+        let last = replies.map(|record| record.sent).max().unwrap_or(Nanos::ZERO);
+        move |record| both && record.node == dead && record.admitted() && record.received > last && record.sent <= ended
     }
 }
 
@@ -75,10 +62,7 @@ pub(crate) struct CrashSchedule {
 
 impl CrashSchedule {
     pub(crate) fn from_seed(seed: u64) -> CrashSchedule {
-        CrashSchedule {
-            rng: FuzzRng::of(seed, 0),
-            remaining: Vec::new(),
-        }
+        CrashSchedule { rng: FuzzRng::of(seed, 0), remaining: Vec::new() }
     }
 
     /// A random duration from `from` to `to` milliseconds.
@@ -89,12 +73,7 @@ impl CrashSchedule {
 
     fn next_kind(&mut self) -> CrashKind {
         if self.remaining.is_empty() {
-            self.remaining = vec![
-                CrashKind::Node,
-                CrashKind::Node,
-                CrashKind::Store,
-                CrashKind::Both,
-            ];
+            self.remaining = vec![CrashKind::Node, CrashKind::Node, CrashKind::Store, CrashKind::Both];
         }
         let at = self.rng.below(self.remaining.len());
         self.remaining.swap_remove(at)
@@ -102,11 +81,7 @@ impl CrashSchedule {
 }
 
 /// Crashes something, restarts it after a while, and waits until every node is exact again.
-pub(crate) fn crash(
-    store: &mut Redis,
-    fleet: &mut Fleet,
-    schedule: &mut CrashSchedule,
-) -> CrashEvent {
+pub(crate) fn crash(store: &mut Redis, fleet: &mut Fleet, schedule: &mut CrashSchedule) -> CrashEvent {
     let (kind, node) = (schedule.next_kind(), schedule.rng.below(fleet.nodes.len()));
     let away = schedule.millis(0, 1_500);
     let began = now();
@@ -125,11 +100,5 @@ pub(crate) fn crash(
     }
     let ended = now();
     fleet.wait_exact();
-    CrashEvent {
-        kind,
-        node,
-        began,
-        ended,
-        exact: now(),
-    }
+    CrashEvent { kind, node, began, ended, exact: now() }
 }

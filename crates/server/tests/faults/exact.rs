@@ -27,10 +27,7 @@ struct ListReply {
 
 fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<ListReply> {
     let mut client = fleet.nodes[place % fleet.nodes.len()].client();
-    let list = format!(
-        "[{}]",
-        vec![check_body("192.0.2.1", "/window"); LENGTH].join(",")
-    );
+    let list = format!("[{}]", vec![check_body("192.0.2.1", "/window"); LENGTH].join(","));
     let first = begun + PACE * u32::try_from(place).unwrap() / CLIENTS as u32;
     let lists = (0..LISTS).map(|i| {
         let due = first + PACE * i;
@@ -41,11 +38,7 @@ fn client(fleet: &Fleet, place: usize, begun: Instant) -> Vec<ListReply> {
         assert_eq!(reply.status, 200, "{}", reply.body);
         let decisions: Vec<CheckReply> = serde_json::from_str(&reply.body).unwrap();
         assert_eq!(decisions.len(), LENGTH);
-        ListReply {
-            sent,
-            received,
-            decisions,
-        }
+        ListReply { sent, received, decisions }
     });
     lists.collect()
 }
@@ -67,18 +60,9 @@ fn tickets(lists: &[ListReply], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
     for list in lists {
         let passed = list.decisions.iter().filter(|decision| decision.allowed);
         let passed: Vec<u64> = passed.map(|decision| decision.remaining).collect();
-        let sure = inside(&list)
-            || used_up
-                .get(&window(list.sent))
-                .is_some_and(|at| *at <= list.sent);
-        assert!(
-            sure || passed.is_empty(),
-            "the window of an admission is unknown"
-        );
-        tickets
-            .entry(window(list.received))
-            .or_default()
-            .extend(passed);
+        let sure = inside(&list) || used_up.get(&window(list.sent)).is_some_and(|at| *at <= list.sent);
+        assert!(sure || passed.is_empty(), "the window of an admission is unknown");
+        tickets.entry(window(list.received)).or_default().extend(passed);
     }
     tickets
 }
@@ -88,12 +72,7 @@ fn tickets(lists: &[ListReply], per: Nanos) -> BTreeMap<u64, Vec<u64>> {
 fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     let redis = Redis::redis7();
     let rate = TestRate::window("window", 1_000, Nanos::from_secs(2));
-    let fleet = Fleet::begin(
-        std::slice::from_ref(&rate),
-        &redis.url(),
-        DEADLINE.into(),
-        &[],
-    );
+    let fleet = Fleet::begin(std::slice::from_ref(&rate), &redis.url(), DEADLINE.into(), &[]);
     let begun = Instant::now();
     let (fleet, from) = (&fleet, now());
     let lists: Vec<ListReply> = std::thread::scope(|scope| {
@@ -106,8 +85,7 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     let decisions = || lists.iter().flat_map(|list| &list.decisions);
     assert!(decisions().count() >= 1_000_000);
     let local = decisions().find(|decision| {
-        decision.source == ReplySource::Fallback
-            || (decision.allowed && decision.source != ReplySource::Exact)
+        decision.source == ReplySource::Fallback || (decision.allowed && decision.source != ReplySource::Exact)
     });
     assert_eq!(local, None);
     let tickets = tickets(&lists, rate.per);
@@ -116,11 +94,7 @@ fn a_million_decisions_of_four_nodes_pass_exactly_the_limit_in_every_window() {
     for (from, _) in &full {
         let mut left = tickets[&(from.get() / rate.per.get())].clone();
         left.sort_unstable();
-        assert!(
-            left.iter().copied().eq(0..rate.count),
-            "{} passed from {from}, or a ticket twice",
-            left.len()
-        );
+        assert!(left.iter().copied().eq(0..rate.count), "{} passed from {from}, or a ticket twice", left.len());
     }
     eprintln!(
         "exact: {} decisions in {}, {} full windows, {} passed in each",

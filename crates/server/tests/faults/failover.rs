@@ -74,13 +74,7 @@ fn ten_failovers_fail_no_decision_and_lose_no_count() {
     let fleet = Fleet::start(&rates, &sentinels.url());
     let load = RequestLoad::start(&fleet, &[("window", 90), ("bucket", 70), ("ledger", 40)]);
     std::thread::sleep(CALM);
-    let ends = [
-        PrimaryExit::Killed,
-        PrimaryExit::Frozen,
-        PrimaryExit::Demoted,
-    ]
-    .into_iter()
-    .cycle();
+    let ends = [PrimaryExit::Killed, PrimaryExit::Frozen, PrimaryExit::Demoted].into_iter().cycle();
     let mut recoveries = Vec::new();
     for end in ends.take(FAILOVERS) {
         let moved = fail_over(&mut sentinels, end);

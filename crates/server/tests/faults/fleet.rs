@@ -75,24 +75,11 @@ impl Fleet {
     }
 
     /// The same with clocks of their own.
-    pub(crate) fn begin(
-        rates: &[TestRate],
-        store: &str,
-        budget: Nanos,
-        clocks: &[ShiftedClock],
-    ) -> Fleet {
-        let plan = NodeOptions {
-            rules: rules(rates),
-            store: store.to_owned(),
-            budget,
-        };
+    pub(crate) fn begin(rates: &[TestRate], store: &str, budget: Nanos, clocks: &[ShiftedClock]) -> Fleet {
+        let plan = NodeOptions { rules: rules(rates), store: store.to_owned(), budget };
         let nodes: Vec<TestServer> = (0..4).map(|i| plan.node(clocks.get(i))).collect();
         let addresses = nodes.iter().map(|node| Mutex::new(node.http)).collect();
-        let fleet = Fleet {
-            nodes,
-            addresses: NodeAddresses(addresses),
-            plan,
-        };
+        let fleet = Fleet { nodes, addresses: NodeAddresses(addresses), plan };
         fleet.wait_exact();
         // A node that has just started takes a second to learn the number of nodes.
         std::thread::sleep(Duration::from_millis(1_500));
@@ -125,9 +112,7 @@ impl Fleet {
     pub(crate) fn first_logged(&self, words: &str, from: Nanos) -> Option<Nanos> {
         let logged = self.nodes.iter().flat_map(|node| {
             let lines = node.lines().into_iter();
-            lines
-                .filter(|line| begins(&line.1, words))
-                .map(|l| of_day(l.0))
+            lines.filter(|line| begins(&line.1, words)).map(|l| of_day(l.0))
         });
         logged.filter(|at| *at >= from).min()
     }
@@ -162,24 +147,14 @@ impl Fleet {
             (charged + early * per_second >= admitted).then_some(())
         });
         let more = self.unconfirmed();
-        assert!(
-            charged <= admitted + more,
-            "{charged} charged for {admitted} admissions, {more} not confirmed"
-        );
+        assert!(charged <= admitted + more, "{charged} charged for {admitted} admissions, {more} not confirmed");
     }
 }
 
 /// A node that waits for its store as long as it takes, because the store is not what breaks. It shuts down when it
 /// gets a signal.
 pub(crate) fn patient(store: &str, rules: &str) -> TestServer {
-    let flags = [
-        "--store",
-        store,
-        "--store-budget",
-        "30000",
-        "--drain-delay",
-        "0",
-    ];
+    let flags = ["--store", store, "--store-budget", "30000", "--drain-delay", "0"];
     let node = TestServer::with(rules, &flags);
     wait_exact(&node);
     node
@@ -188,9 +163,7 @@ pub(crate) fn patient(store: &str, rules: &str) -> TestServer {
 /// Waits until a node is exact.
 pub(crate) fn wait_exact(node: &TestServer) {
     wait_for("an exact node", || {
-        (node.metric("tidegate_store_exact") == 1
-            && node.metric("tidegate_store_breaker_open") == 0)
-            .then_some(())
+        (node.metric("tidegate_store_exact") == 1 && node.metric("tidegate_store_breaker_open") == 0).then_some(())
     });
 }
 
@@ -207,16 +180,9 @@ pub(crate) struct StoreLink {
 
 impl StoreLink {
     pub(crate) fn to(store: SocketAddr) -> StoreLink {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let proxy = runtime.block_on(FaultProxy::new(store)).unwrap();
-        StoreLink {
-            proxy,
-            _runtime: runtime,
-        }
+        StoreLink { proxy, _runtime: runtime }
     }
 
     pub(crate) fn url(&self) -> String {

@@ -18,11 +18,7 @@ fn play(name: &str, options: &[&str], fault: impl FnOnce(&mut FaultScenario)) {
     play_in(FaultScenario::with(options, BUDGET), name, fault);
 }
 
-fn play_in(
-    mut scene: FaultScenario,
-    name: &str,
-    fault: impl FnOnce(&mut FaultScenario),
-) -> ScenarioResult {
+fn play_in(mut scene: FaultScenario, name: &str, fault: impl FnOnce(&mut FaultScenario)) -> ScenarioResult {
     let played = scene.run(CALM, fault);
     scene.report(name, &played);
     scene.check_guarantees(&played);
@@ -51,11 +47,8 @@ fn nodes_wait_for_a_slow_store_or_stop_using_it() {
 #[test]
 fn a_store_that_pauses_comes_back_by_itself() {
     let debug = ["--enable-debug-command", "yes"];
-    let pauses: [&[&str]; 3] = [
-        &["DEBUG", "SLEEP", "3"],
-        &["CLIENT", "PAUSE", "3000", "ALL"],
-        &["CLIENT", "PAUSE", "3000", "WRITE"],
-    ];
+    let pauses: [&[&str]; 3] =
+        [&["DEBUG", "SLEEP", "3"], &["CLIENT", "PAUSE", "3000", "ALL"], &["CLIENT", "PAUSE", "3000", "WRITE"]];
     at_once(&pauses, |pause| {
         play(&pause.join(" "), &debug, |scene| {
             assert_eq!(scene.store.run_command(pause), "OK");
@@ -70,17 +63,14 @@ fn a_store_that_pauses_comes_back_by_itself() {
 /// such charges, and no more than those are counted twice.
 #[test]
 fn a_lost_or_corrupt_reply_adds_no_more_than_one_charge() {
-    at_once(
-        &[ProxyFault::Reset, ProxyFault::CutReply, ProxyFault::Corrupt],
-        |fault| {
-            play(&format!("{fault:?}"), &[], |scene| {
-                for _ in 0..2 {
-                    scene.lose_replies(fault, Duration::from_millis(50));
-                    wait(2);
-                }
-            });
-        },
-    );
+    at_once(&[ProxyFault::Reset, ProxyFault::CutReply, ProxyFault::Corrupt], |fault| {
+        play(&format!("{fault:?}"), &[], |scene| {
+            for _ in 0..2 {
+                scene.lose_replies(fault, Duration::from_millis(50));
+                wait(2);
+            }
+        });
+    });
 }
 
 /// A store that rejects charges.
@@ -96,11 +86,7 @@ enum StoreRejection {
 
 #[test]
 fn nodes_decide_without_a_store_that_rejects_charges() {
-    let rejections = [
-        StoreRejection::OutOfMemory,
-        StoreRejection::ReadOnly,
-        StoreRejection::Loading,
-    ];
+    let rejections = [StoreRejection::OutOfMemory, StoreRejection::ReadOnly, StoreRejection::Loading];
     // Slow to load, and able to reply meanwhile.
     let loading = [
         ["--enable-debug-command", "yes"],

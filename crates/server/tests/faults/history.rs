@@ -84,23 +84,13 @@ impl RequestRecord {
     }
 
     pub(crate) fn admitted(&self) -> bool {
-        self.decision
-            .as_ref()
-            .is_ok_and(|decision| decision.allowed)
+        self.decision.as_ref().is_ok_and(|decision| decision.allowed)
     }
 
     /// When it was decided, as far as that is known.
     fn span(&self) -> AdmissionSpan {
-        let span = AdmissionSpan {
-            from: self.sent,
-            to: self.received,
-            units: 1,
-        };
-        if self.local() {
-            span.widened(DRIFT)
-        } else {
-            span
-        }
+        let span = AdmissionSpan { from: self.sent, to: self.received, units: 1 };
+        if self.local() { span.widened(DRIFT) } else { span }
     }
 }
 
@@ -124,13 +114,7 @@ impl RequestHistory {
     pub(crate) fn none_failed(&self) {
         let failed = self.records.iter().filter(|r| r.decision.is_err());
         let failed: Vec<&RequestRecord> = failed.collect();
-        assert!(
-            failed.is_empty(),
-            "{} of {} failed, the first: {:?}",
-            failed.len(),
-            self.records.len(),
-            failed[0]
-        );
+        assert!(failed.is_empty(), "{} of {} failed, the first: {:?}", failed.len(), self.records.len(), failed[0]);
     }
 
     /// The decisions of one rule.
@@ -140,11 +124,7 @@ impl RequestHistory {
     }
 
     /// When each of those admissions happened. Requests of one list happened together.
-    pub(crate) fn spans(
-        &self,
-        rule: &str,
-        which: impl Fn(&RequestRecord) -> bool,
-    ) -> Vec<AdmissionSpan> {
+    pub(crate) fn spans(&self, rule: &str, which: impl Fn(&RequestRecord) -> bool) -> Vec<AdmissionSpan> {
         let admitted = self.of_rule(rule).filter(|r| r.admitted() && which(r));
         let mut spans: Vec<AdmissionSpan> = Vec::new();
         for span in admitted.map(RequestRecord::span) {
@@ -160,12 +140,7 @@ impl RequestHistory {
 
     /// No interval exceeds `percent` of the limit.
     #[track_caller]
-    pub(crate) fn at_most(
-        &self,
-        rate: &TestRate,
-        percent: u64,
-        which: impl Fn(&RequestRecord) -> bool,
-    ) {
+    pub(crate) fn at_most(&self, rate: &TestRate, percent: u64, which: impl Fn(&RequestRecord) -> bool) {
         let spans = self.spans(rate.name, which);
         if let Err(violation) = surely_within_bound(&rate.limit(percent), &spans) {
             panic!("{} at {percent} %: {violation}", rate.name);
@@ -212,11 +187,7 @@ impl RequestHistory {
             let due = u128::from(rate.count) * u128::from(to.since(from).get());
             let due = due * u128::from(percent) / 100 / u128::from(rate.per.get());
             let due = self.due_of_received(rate.name, due as u64, (from, to));
-            assert!(
-                found >= due,
-                "{}: only {found} of {due} from {from} to {to}",
-                rate.name
-            );
+            assert!(found >= due, "{}: only {found} of {due} from {from} to {to}", rate.name);
         }
     }
 

@@ -41,10 +41,7 @@ fn storm(nodes: &[TestServer], ip: &str, path: &str, requests: u64) -> u64 {
             scope.spawn(move || {
                 let mut clients: Vec<_> = nodes.iter().map(TestServer::client).collect();
                 let mut turn = i;
-                while left
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |l| l.checked_sub(1))
-                    .is_ok()
-                {
+                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |l| l.checked_sub(1)).is_ok() {
                     turn += 1;
                     let reply = clients[turn % NODES].post("/v1/check", &body);
                     assert!(matches!(reply.status, 200 | 429), "{reply:?}");
@@ -63,10 +60,7 @@ fn half_of_all_replies_late_admit_the_limit() {
     let redis = Redis::redis7();
     let line = StoreLink::to(redis.address());
     let nodes = nodes(&line);
-    line.set(ProxyFault::Jitter(
-        Duration::from_millis(2),
-        Duration::from_millis(40),
-    ));
+    line.set(ProxyFault::Jitter(Duration::from_millis(2), Duration::from_millis(40)));
     for (ip, path) in [("192.0.2.1", "/window"), ("192.0.2.2", "/bucket")] {
         let allowed = storm(&nodes, ip, path, 4 * LIMIT);
         let max = LIMIT * 102 / 100 + NODES as u64;
@@ -87,8 +81,7 @@ fn half_of_all_replies_late_admit_the_limit() {
     }
     let late = |node: &TestServer| {
         let page = node.admin_get("/metrics").body;
-        page.lines()
-            .any(|line| line.contains("source=\"late\"") && !line.ends_with(" 0"))
+        page.lines().any(|line| line.contains("source=\"late\"") && !line.ends_with(" 0"))
     };
     assert!(nodes.iter().any(late), "some decisions were late");
 }
@@ -117,26 +110,21 @@ fn permits_reservations_and_refunds_wait_for_late_replies() {
         wait_for(what, || succeeds(users.next()?).then_some(()));
     };
     with_new_user("all permits by the store", &|user| {
-        let replies: Vec<_> = (0..3 * PERMITS)
-            .map(|i| nodes[i % 2].post("/v1/acquire", &body(user, "/open", 1)))
-            .collect();
+        let replies: Vec<_> =
+            (0..3 * PERMITS).map(|i| nodes[i % 2].post("/v1/acquire", &body(user, "/open", 1))).collect();
         let open = replies.iter().filter(|reply| reply.status == 200).count();
         let denied = replies.iter().filter(|reply| reply.status == 429);
         let by_store = denied.filter(|reply| reply.json()["source"] == "exact");
         open == PERMITS && by_store.count() == 2 * PERMITS
     });
     with_new_user("all reservations by the store", &|user| {
-        let replies: Vec<_> = (0..14)
-            .map(|i| nodes[i % 2].post("/v1/reserve", &body(user, "/tokens", 100)))
-            .collect();
+        let replies: Vec<_> = (0..14).map(|i| nodes[i % 2].post("/v1/reserve", &body(user, "/tokens", 100))).collect();
         let admitted = replies.iter().filter(|reply| reply.status == 200).count();
         let exact = |reply: &&HttpReply| reply.json()["source"] == "exact";
         admitted == 10 && replies.iter().filter(exact).count() >= 10
     });
     with_new_user("a refund that is done", &|user| {
-        let check = format!(
-            r#"{{"attributes": {{"user": "{user}", "path": "/tokens"}}, "receipt": true}}"#
-        );
+        let check = format!(r#"{{"attributes": {{"user": "{user}", "path": "/tokens"}}, "receipt": true}}"#);
         let charged = nodes[0].post("/v1/check", &check).json();
         let refund = format!(r#"{{"receipt": {}}}"#, charged["receipt"]);
         nodes[1].post("/v1/refund", &refund).status == 200

@@ -26,15 +26,8 @@ const VISIBLE_BURST: u64 = 800;
 const FLOWS_IN: u64 = 200;
 
 /// Sends a list and records the admissions.
-fn send(
-    client: &mut HttpClient,
-    length: usize,
-    admitted: &mut Vec<AdmissionSpan>,
-) -> Vec<CheckReply> {
-    let list = format!(
-        "[{}]",
-        vec![check_body("192.0.2.1", "/bucket"); length].join(",")
-    );
+fn send(client: &mut HttpClient, length: usize, admitted: &mut Vec<AdmissionSpan>) -> Vec<CheckReply> {
+    let list = format!("[{}]", vec![check_body("192.0.2.1", "/bucket"); length].join(","));
     let from = now();
     let reply = client.post("/v1/check", &list);
     let to = now();
@@ -87,10 +80,7 @@ fn leases_of_a_dead_node_are_missing_for_no_longer_than_a_lease() {
     // Admitted and leased units are charged; the refill meanwhile is not.
     let flowed = 100 * now().since(begun).secs_up();
     let all = before + units(&admitted);
-    assert!(
-        all <= VISIBLE_BURST + flowed,
-        "{before} left of {VISIBLE_BURST}"
-    );
+    assert!(all <= VISIBLE_BURST + flowed, "{before} left of {VISIBLE_BURST}");
 
     let after = wait_for("one lease to pass", || {
         let sent = now();
@@ -107,10 +97,7 @@ fn leases_of_a_dead_node_are_missing_for_no_longer_than_a_lease() {
     let had = units(&admitted);
     wait_for("a denial", || {
         let decisions = send(&mut client, 10, &mut admitted);
-        decisions
-            .iter()
-            .any(|decision| !decision.allowed)
-            .then_some(())
+        decisions.iter().any(|decision| !decision.allowed).then_some(())
     });
     let found = units(&admitted) - had;
     assert!(2 * found >= after, "only {found} of {after} admitted");

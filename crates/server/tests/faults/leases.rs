@@ -28,12 +28,7 @@ const MISSING: u64 = 10;
 
 /// Stretches without a fault in which no request is decided without the store: a machine that stalls is a fault,
 /// too.
-fn calm(
-    history: &RequestHistory,
-    faults: &[CrashEvent],
-    begun: Nanos,
-    ended: Nanos,
-) -> Vec<(Nanos, Nanos)> {
+fn calm(history: &RequestHistory, faults: &[CrashEvent], begun: Nanos, ended: Nanos) -> Vec<(Nanos, Nanos)> {
     let mut troubles: Vec<(Nanos, Nanos)> = faults.iter().map(|f| (f.began, f.exact)).collect();
     let local = history.records.iter().filter(|record| record.local());
     troubles.extend(local.map(|record| (record.sent, record.received)));
@@ -91,11 +86,7 @@ impl FaultRun {
     #[track_caller]
     fn failed_only_at_dead_nodes(&self) {
         let failed = self.history.records.iter().filter(|r| r.decision.is_err());
-        let excused = |record: &RequestRecord| {
-            self.faults
-                .iter()
-                .any(|fault| fault.explains_failure(record))
-        };
+        let excused = |record: &RequestRecord| self.faults.iter().any(|fault| fault.explains_failure(record));
         let unexcused: Vec<&RequestRecord> = failed.filter(|record| !excused(record)).collect();
         assert!(
             unexcused.is_empty(),
@@ -128,9 +119,7 @@ impl FaultRun {
     #[track_caller]
     fn within_what_is_stated(&self, rate: &TestRate) -> u64 {
         let faults = self.faults.iter();
-        let taken: Vec<_> = faults
-            .map(|fault| fault.is_lost_charge(&self.history, rate.name))
-            .collect();
+        let taken: Vec<_> = faults.map(|fault| fault.is_lost_charge(&self.history, rate.name)).collect();
         let known = |record: &RequestRecord| !taken.iter().any(|taken| taken(record));
         self.history.at_most(rate, 100 + SHARE, known);
         let rule = self.history.of_rule(rate.name);
@@ -175,11 +164,7 @@ impl FaultRun {
         assert!(by_lease > 0, "{}: no decision used a lease", rate.name);
         assert!(due > 0, "{}: nothing outside the faults", rate.name);
         let missing = setting("TG_TEST_FAULT_MISSING").unwrap_or(MISSING);
-        assert!(
-            found * 100 >= due * (100 - missing),
-            "{}: only {found} of {due} outside the faults",
-            rate.name
-        );
+        assert!(found * 100 >= due * (100 - missing), "{}: only {found} of {due} outside the faults", rate.name);
     }
 }
 
@@ -215,12 +200,7 @@ fn two_minutes_of_crashes_admit_no_more_than_is_stated_and_hardly_less() {
     }
     std::thread::sleep(Duration::from_secs(5));
     let ended = now();
-    let run = FaultRun {
-        history: load.stop(),
-        faults,
-        begun,
-        ended,
-    };
+    let run = FaultRun { history: load.stop(), faults, begun, ended };
     let kinds: Vec<CrashKind> = run.faults.iter().map(|fault| fault.kind).collect();
     eprintln!("leases: seed {seed}, {kinds:?}");
     run.failed_only_at_dead_nodes();

@@ -46,10 +46,7 @@ fn stated(nodes: usize, busiest: u64) -> u64 {
 
 fn play(fleet: &Fleet, rate: &TestRate) {
     let load = RequestLoad::of_lists(fleet, &[(rate.name, OFFERED)], LENGTH);
-    let sample = format!(
-        r#"tidegate_lenient_overshoot_bound_units{{rule="{}"}}"#,
-        rate.name
-    );
+    let sample = format!(r#"tidegate_lenient_overshoot_bound_units{{rule="{}"}}"#, rate.name);
     let mut reported_bound = 0;
     let used_up = |fleet: &Fleet| fleet.used(0, rate) == rate.count;
     wait_for("the end of the limit", || {
@@ -74,10 +71,7 @@ fn play(fleet: &Fleet, rate: &TestRate) {
     );
     assert!(lenient > 0, "no decision was lenient");
     assert!(admitted >= COUNT, "{admitted} of {COUNT}");
-    assert!(
-        admitted <= COUNT + bound,
-        "{admitted} of {COUNT} and {bound}"
-    );
+    assert!(admitted <= COUNT + bound, "{admitted} of {COUNT} and {bound}");
 }
 
 #[test]
@@ -96,17 +90,9 @@ fn admissions_of_one_lenient_node_are_synced_to_every_other() {
     const TIMES: u64 = 20;
     let redis = Redis::redis7();
     let rate = TestRate::ledger().counting("lenient");
-    let fleet = Fleet::begin(
-        std::slice::from_ref(&rate),
-        &redis.url(),
-        DEADLINE.into(),
-        &[],
-    );
+    let fleet = Fleet::begin(std::slice::from_ref(&rate), &redis.url(), DEADLINE.into(), &[]);
     let load = RequestLoad::of_lists(&fleet, &[(rate.name, 400)], 4);
-    let large = format!(
-        r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/{}"}}, "cost": {UNITS}}}"#,
-        rate.name
-    );
+    let large = format!(r#"{{"attributes": {{"ip": "192.0.2.1", "path": "/{}"}}, "cost": {UNITS}}}"#, rate.name);
     let mut took: Vec<Duration> = Vec::new();
     for time in 0..TIMES {
         // The load is small in comparison: only this request takes the others so far.
@@ -116,10 +102,7 @@ fn admissions_of_one_lenient_node_are_synced_to_every_other() {
         let mut others: Vec<_> = fleet.nodes[1..].iter().map(|node| node.client()).collect();
         for other in &mut others {
             wait_for("a sync to the others", || {
-                let reply = other.post(
-                    "/v1/peek",
-                    &check_body("192.0.2.1", &format!("/{}", rate.name)),
-                );
+                let reply = other.post("/v1/peek", &check_body("192.0.2.1", &format!("/{}", rate.name)));
                 let left = CheckReply::read(&reply.body).unwrap().remaining;
                 (left < admitted.remaining + UNITS / 2).then_some(())
             });

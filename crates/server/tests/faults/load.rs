@@ -66,11 +66,7 @@ impl RequestLoad {
     }
 
     /// The same in lists of `length`, which cost this machine less.
-    pub(crate) fn of_lists(
-        fleet: &Fleet,
-        per_second: &[(&'static str, u32)],
-        length: u32,
-    ) -> RequestLoad {
+    pub(crate) fn of_lists(fleet: &Fleet, per_second: &[(&'static str, u32)], length: u32) -> RequestLoad {
         let stopped = Arc::new(AtomicBool::new(false));
         let (begun, nodes) = (Instant::now(), fleet.nodes.len());
         let mut senders = Vec::new();
@@ -97,10 +93,7 @@ impl RequestLoad {
     /// Stops the load. Returns all requests with their responses.
     pub(crate) fn stop(self) -> RequestHistory {
         self.stopped.store(true, Ordering::Release);
-        let each = self
-            .senders
-            .into_iter()
-            .map(|sender| sender.join().unwrap());
+        let each = self.senders.into_iter().map(|sender| sender.join().unwrap());
         RequestHistory::of(each.flatten().collect())
     }
 }
@@ -135,11 +128,7 @@ impl LoadSender {
         records
     }
 
-    fn decisions(
-        &self,
-        open: &mut Option<OpenClient>,
-        body: &str,
-    ) -> Result<Vec<CheckReply>, String> {
+    fn decisions(&self, open: &mut Option<OpenClient>, body: &str) -> Result<Vec<CheckReply>, String> {
         let begun = ticks();
         let address = self.addresses.of(self.node);
         let mut client = match open.take() {

@@ -62,18 +62,9 @@ impl RuleTraffic {
 
 /// One round. Returns how many requests were admitted under each rule, how many of them without waiting for the
 /// store, and how many the store has counted.
-fn round(
-    store: &str,
-    text: &str,
-    rates: &[TestRate],
-    stays: &TestServer,
-    subject: &str,
-) -> Vec<[u64; 3]> {
+fn round(store: &str, text: &str, rates: &[TestRate], stays: &TestServer, subject: &str) -> Vec<[u64; 3]> {
     let leaves = patient(store, text);
-    let bodies: Vec<String> = rates
-        .iter()
-        .map(|rate| check_body(subject, &format!("/{}", rate.name)))
-        .collect();
+    let bodies: Vec<String> = rates.iter().map(|rate| check_body(subject, &format!("/{}", rate.name))).collect();
     let seen: Vec<RuleTraffic> = rates.iter().map(|_| RuleTraffic::default()).collect();
     std::thread::scope(|scope| {
         for (seen, body) in seen.iter().zip(&bodies) {
@@ -123,10 +114,6 @@ fn a_node_that_shuts_down_under_load_loses_no_unit() {
         }
     });
     for (rate, here) in rates.iter().zip(&here) {
-        assert!(
-            here.load(Relaxed) > 0,
-            "{}: every decision waited for the store",
-            rate.name
-        );
+        assert!(here.load(Relaxed) > 0, "{}: every decision waited for the store", rate.name);
     }
 }

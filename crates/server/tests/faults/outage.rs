@@ -65,10 +65,7 @@ fn outage(kind: OutageKind) {
     scene.report(&format!("outage, {kind:?}"), &played);
     scene.check_guarantees(&played);
     // Once each, or more often if the machine stalled.
-    let (opened, closed) = (
-        scene.fleet.count_logged(OPENED),
-        scene.fleet.count_logged(CLOSED),
-    );
+    let (opened, closed) = (scene.fleet.count_logged(OPENED), scene.fleet.count_logged(CLOSED));
     assert_eq!(opened, closed, "{kind:?}: breakers opened and closed");
 
     let (history, per) = (&played.history, scene.window.per);
@@ -87,10 +84,6 @@ fn outage(kind: OutageKind) {
 
 #[test]
 fn half_a_minute_without_the_store_fails_no_decision_and_admits_no_more_than_is_stated() {
-    let kinds = [
-        OutageKind::Killed,
-        OutageKind::Frozen,
-        OutageKind::BlackHole,
-    ];
+    let kinds = [OutageKind::Killed, OutageKind::Frozen, OutageKind::BlackHole];
     at_once(&kinds, outage);
 }

@@ -57,10 +57,7 @@ fn permits_of_a_dead_node_stay_taken_until_they_expire() {
         None
     });
     assert!(freed >= first.plus(TTL), "a permit was given out twice");
-    eprintln!(
-        "permits of a dead node: free {} after the first was acquired",
-        freed.since(first)
-    );
+    eprintln!("permits of a dead node: free {} after the first was acquired", freed.since(first));
 }
 
 /// Permits that the clients of one node acquired and released.
@@ -107,9 +104,7 @@ fn a_node_that_shuts_down_under_load_keeps_no_permit_and_loses_none() {
                     scope.spawn(|| seen.acquire_until_closed(client, &body))
                 });
                 let clients: Vec<_> = clients.collect();
-                wait_for("traffic", || {
-                    (seen.taken.load(Relaxed) >= 200).then_some(())
-                });
+                wait_for("traffic", || (seen.taken.load(Relaxed) >= 200).then_some(()));
                 leaves.signal("TERM");
                 let (status, log) = leaves.wait_end();
                 assert_eq!(status.code(), Some(0), "{log:#?}");

@@ -23,26 +23,12 @@ pub(crate) struct TestRate {
 impl TestRate {
     /// `count` in each aligned window.
     pub(crate) fn window(name: &'static str, count: u64, per: Nanos) -> TestRate {
-        TestRate {
-            name,
-            algorithm: Algorithm::FixedWindow,
-            count,
-            per,
-            burst: None,
-            counting: "exact",
-        }
+        TestRate { name, algorithm: Algorithm::FixedWindow, count, per, burst: None, counting: "exact" }
     }
 
     /// `count` on average, and no more than `burst` at once.
     pub(crate) fn bucket(name: &'static str, count: u64, per: Nanos, burst: u64) -> TestRate {
-        TestRate {
-            name,
-            algorithm: Algorithm::TokenBucket,
-            count,
-            per,
-            burst: Some(burst),
-            counting: "exact",
-        }
+        TestRate { name, algorithm: Algorithm::TokenBucket, count, per, burst: Some(burst), counting: "exact" }
     }
 
     /// The same with another way of counting.
@@ -65,14 +51,7 @@ impl TestRate {
     }
 
     fn rule(&self) -> String {
-        let TestRate {
-            name,
-            algorithm,
-            count,
-            per,
-            burst,
-            counting,
-        } = self;
+        let TestRate { name, algorithm, count, per, burst, counting } = self;
         let burst = burst.map_or(String::new(), |burst| format!(" burst {burst}"));
         let secs = per.secs_up();
         format!(

@@ -30,9 +30,7 @@ fn node(redis: &Redis) -> TestServer {
 
 fn request_body(user: &str, expires: Nanos) -> String {
     let expires_ms = expires.get() / 1_000_000;
-    format!(
-        r#"{{"attributes": {{"user": "{user}"}}, "cost": {ESTIMATE}, "expires_ms": {expires_ms}}}"#
-    )
+    format!(r#"{{"attributes": {{"user": "{user}"}}, "cost": {ESTIMATE}, "expires_ms": {expires_ms}}}"#)
 }
 
 fn settlement(reservation: &Value) -> String {
@@ -65,10 +63,7 @@ fn reservations_of_a_dead_node_are_settled_elsewhere_or_expire() {
         assert_eq!(before, OPEN * ESTIMATE, "all are still charged");
     }
     let settled = stays.post("/v1/settle", &settlement(&open[0])).json();
-    assert!(
-        ["done", "late"].contains(&settled["settled"].as_str().unwrap()),
-        "{settled}"
-    );
+    assert!(["done", "late"].contains(&settled["settled"].as_str().unwrap()), "{settled}");
     wait_for("their end", || {
         std::thread::sleep(Duration::from_millis(20));
         (now() > all.plus(lasts)).then_some(())

@@ -50,28 +50,16 @@ fn a_restart_that_loses_nothing_charges_nothing_again() {
             node.post("/v1/check", &request(user, COUNT / 4));
         }
     }
-    let reserved: Vec<_> = (0..4)
-        .map(|turn| {
-            nodes[turn % 2]
-                .post("/v1/reserve", &request("settled", COUNT / 4))
-                .json()
-        })
-        .collect();
+    let reserved: Vec<_> =
+        (0..4).map(|turn| nodes[turn % 2].post("/v1/reserve", &request("settled", COUNT / 4)).json()).collect();
     for (turn, reserved) in reserved.iter().enumerate() {
-        let settlement = format!(
-            r#"{{"reservation": {}, "cost": 1}}"#,
-            reserved["reservation"]
-        );
+        let settlement = format!(r#"{{"reservation": {}, "cost": 1}}"#, reserved["reservation"]);
         let settled = nodes[turn % 2].post("/v1/settle", &settlement).json();
         assert_eq!(settled["settled"], "done");
     }
     let reset = nodes[0].admin_post("/v1/subjects/reset", r#"{"attributes": {"user": "reset"}}"#);
     assert_eq!(reset.status, 200, "{}", reset.body);
-    let expected = [
-        ("reset", COUNT),
-        ("settled", COUNT - 4),
-        ("kept", COUNT / 2),
-    ];
+    let expected = [("reset", COUNT), ("settled", COUNT - 4), ("kept", COUNT / 2)];
     for (user, expected) in expected {
         assert_eq!(remaining(&nodes[1], user), expected, "{user} before");
     }

@@ -44,22 +44,11 @@ impl FaultScenario {
         let line = StoreLink::to(store.address());
         let rates = [window.clone(), bucket.clone(), ledger.clone()];
         let fleet = Fleet::begin(&rates, &line.url(), budget, &[]);
-        FaultScenario {
-            store,
-            line,
-            fleet,
-            window,
-            bucket,
-            ledger,
-        }
+        FaultScenario { store, line, fleet, window, bucket, ledger }
     }
 
     /// Runs `fault` under 200 requests a second, with `calm` before it and after everything is healthy again.
-    pub(crate) fn run(
-        &mut self,
-        calm: Duration,
-        fault: impl FnOnce(&mut FaultScenario),
-    ) -> ScenarioResult {
+    pub(crate) fn run(&mut self, calm: Duration, fault: impl FnOnce(&mut FaultScenario)) -> ScenarioResult {
         let rates = [("window", 90), ("bucket", 70), ("ledger", 40)];
         let load = RequestLoad::start(&self.fleet, &rates);
         std::thread::sleep(calm);
@@ -67,10 +56,7 @@ impl FaultScenario {
         let ended = now();
         self.fleet.wait_exact();
         std::thread::sleep(calm);
-        ScenarioResult {
-            history: load.stop(),
-            ended,
-        }
+        ScenarioResult { history: load.stop(), ended }
     }
 
     /// Breaks replies on the link for a while.
@@ -90,8 +76,7 @@ impl FaultScenario {
             history.at_most(rate, SHARE, RequestRecord::local);
             history.at_most(rate, 100 + SHARE, |_| true);
         }
-        self.fleet
-            .accounts_for(&self.ledger, self.admitted(history), 0);
+        self.fleet.accounts_for(&self.ledger, self.admitted(history), 0);
     }
 
     pub(crate) fn admitted(&self, history: &RequestHistory) -> u64 {

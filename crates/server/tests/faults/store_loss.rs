@@ -47,12 +47,7 @@ fn loss(options: &[&str], forget: impl FnOnce(&mut Redis, &mut Fleet)) -> LossSc
     let at = now();
     forget(&mut store, &mut fleet);
     std::thread::sleep(AFTER);
-    LossScenario {
-        history: load.stop(),
-        rates,
-        fleet,
-        at,
-    }
+    LossScenario { history: load.stop(), rates, fleet, at }
 }
 
 impl LossScenario {
@@ -112,16 +107,8 @@ fn a_node_that_dies_with_the_store_loses_only_charges_that_no_other_had_seen() {
         drop(fleet.nodes.remove(DEAD));
         store.restart();
     });
-    let failed =
-        |r: &&RequestRecord| r.decision.is_err() && (r.node != DEAD || r.received < loss.at);
-    assert_eq!(
-        loss.history
-            .records
-            .iter()
-            .find(failed)
-            .map(|r| &r.decision),
-        None
-    );
+    let failed = |r: &&RequestRecord| r.decision.is_err() && (r.node != DEAD || r.received < loss.at);
+    assert_eq!(loss.history.records.iter().find(failed).map(|r| &r.decision), None);
     loss.judge("restarted, and a node died", |rate| {
         let exact = || {
             let records = loss.history.of_rule(rate.name);
@@ -139,10 +126,8 @@ fn a_node_that_remembers_much_restores_it_over_a_slow_link() {
     let mut store = Redis::redis7();
     let line = StoreLink::to(store.address());
     line.set(ProxyFault::Delay(Duration::from_millis(2)));
-    let rules = format!(
-        "version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n",
-        unit()
-    );
+    let rules =
+        format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: 100/{}, algorithm: fixed-window }}\n", unit());
     let url = line.url();
     let node = TestServer::with(&rules, &["--store", &url, "--store-budget", "40"]);
     wait_exact(&node);
@@ -154,9 +139,7 @@ fn a_node_that_remembers_much_restores_it_over_a_slow_link() {
     }
     store.kill();
     store.restart();
-    wait_for("a loss", || {
-        (node.metric("tidegate_store_epoch_changes_total") > 0).then_some(())
-    });
+    wait_for("a loss", || (node.metric("tidegate_store_epoch_changes_total") > 0).then_some(()));
     wait_exact(&node);
 }
 

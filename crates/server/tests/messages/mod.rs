@@ -151,8 +151,6 @@ impl ProtoValue {
 impl ProtoStruct {
     pub(crate) fn json(&self) -> serde_json::Value {
         let fields = self.fields.iter();
-        fields
-            .map(|(name, value)| (name.clone(), value.json()))
-            .collect()
+        fields.map(|(name, value)| (name.clone(), value.json())).collect()
     }
 }

@@ -65,12 +65,7 @@ impl TrueCounter {
     fn new(limit: &Limit, mut charges: Vec<(Nanos, Nanos)>) -> Self {
         charges.sort_unstable();
         let first = charges.first().map_or(Nanos::ZERO, |(charged, _)| *charged);
-        TrueCounter {
-            limit: limit.clone(),
-            state: limit.fresh(first),
-            charges,
-            known: 0,
-        }
+        TrueCounter { limit: limit.clone(), state: limit.fresh(first), charges, known: 0 }
     }
 
     /// The units in use by all admissions that had a reply at the snapshot.
@@ -85,11 +80,7 @@ impl TrueCounter {
             spend(&self.limit, &mut self.state, *charged);
             self.known += 1;
         }
-        let mut state = if self.known == 0 {
-            self.limit.fresh(snapshot.store_time)
-        } else {
-            self.state.clone()
-        };
+        let mut state = if self.known == 0 { self.limit.fresh(snapshot.store_time) } else { self.state.clone() };
         // No charge is dated more than this after its reply.
         let soon = snapshot.store_time.plus(Nanos::from_secs(2));
         let rest = self.charges[self.known..].iter();
@@ -156,15 +147,12 @@ impl<'a> AdmissionLedger<'a> {
         // Where acknowledgements are lost, write-backs are retried on purpose. A node that did not know the
         // store's time had windows of its own.
         let acknowledged = !matches!(fault, SimFault::Gray | SimFault::LateStore);
-        let more =
-            limit.algorithm() == Algorithm::FixedWindow && acknowledged && recorded > by_reply;
+        let more = limit.algorithm() == Algorithm::FixedWindow && acknowledged && recorded > by_reply;
         if (forgiven == 0 && !more) || is_in_debt(case, counter, limit, snapshot) {
             return None;
         }
-        let lost = lost_units(case, counter, snapshot)
-            + self.jitter
-            + self.unsynced(snapshot.at)
-            + self.outstanding(snapshot);
+        let lost =
+            lost_units(case, counter, snapshot) + self.jitter + self.unsynced(snapshot.at) + self.outstanding(snapshot);
         if forgiven > lost + double_drained(case, counter, limit, snapshot) {
             let detail = format!("{recorded} charged of {earliest}, {by_reply} by the replies");
             return Some(("no admission goes uncharged", detail));
@@ -190,10 +178,7 @@ impl<'a> AdmissionLedger<'a> {
         }
         let outstanding = self.admitted.iter().filter(|timed| {
             let record = timed.record;
-            let given_up = record
-                .sent
-                .plus(CONNECTION_TIMEOUT)
-                .plus(Nanos::from_millis(100));
+            let given_up = record.sent.plus(CONNECTION_TIMEOUT).plus(Nanos::from_millis(100));
             record.source == Source::Late && record.done <= snapshot.at && snapshot.at < given_up
         });
         outstanding.count() as u64
@@ -240,10 +225,7 @@ impl<'a> AdmissionLedger<'a> {
             return 0;
         };
         let about = |r: &DecisionRecord| {
-            let gap = r
-                .store_time_done
-                .since(start)
-                .max(start.since(r.store_time_done));
+            let gap = r.store_time_done.since(start).max(start.since(r.store_time_done));
             r.is_local() && gap <= self.case.scenario.extra_latency_of(r.node)
         };
         let about = self.admitted.iter().filter(|timed| about(timed.record));
@@ -276,9 +258,7 @@ impl<'a> AdmissionLedger<'a> {
             let OpKind::Drawn(units) = entry.kind else {
                 return None;
             };
-            let within = entry
-                .at
-                .is_some_and(|at| start <= at && at <= snapshot.store_time);
+            let within = entry.at.is_some_and(|at| start <= at && at <= snapshot.store_time);
             within.then_some(units)
         });
         let used = self.admitted.iter().filter(|timed| {
@@ -320,9 +300,7 @@ fn paid_by_late_charges(case: &CheckCase<'_>, counter: usize, admitted: &[Timed<
         .map(|entry| (entry.node, entry.sent))
         .collect();
     let outstanding = case.records_of(counter).filter(|r| r.is_local());
-    let mut unused: Vec<&DecisionRecord> = outstanding
-        .filter(|r| charged.contains(&(r.node, r.sent)))
-        .collect();
+    let mut unused: Vec<&DecisionRecord> = outstanding.filter(|r| charged.contains(&(r.node, r.sent))).collect();
     unused.sort_by_key(|r| r.sent);
     let mut by_reply: Vec<usize> = (0..admitted.len()).collect();
     by_reply.sort_by_key(|i| admitted[*i].record.done);
@@ -343,12 +321,7 @@ fn paid_by_late_charges(case: &CheckCase<'_>, counter: usize, admitted: &[Timed<
 }
 
 /// No algorithm keeps debt beyond twice the capacity, so pending units beyond it are forgiven.
-fn is_in_debt(
-    case: &CheckCase<'_>,
-    counter: usize,
-    limit: &Limit,
-    snapshot: &StoreSnapshot,
-) -> bool {
+fn is_in_debt(case: &CheckCase<'_>, counter: usize, limit: &Limit, snapshot: &StoreSnapshot) -> bool {
     let recent = |s: &&StoreSnapshot| {
         let span = snapshot.at.since(s.at);
         s.at <= snapshot.at && span <= limit.per().plus(limit.per())
@@ -359,12 +332,7 @@ fn is_in_debt(
 
 /// Units that a bucket drains twice. A node that has not seen the counter does not know that the store's own
 /// level is still draining, and drains its pending units in parallel.
-fn double_drained(
-    case: &CheckCase<'_>,
-    counter: usize,
-    limit: &Limit,
-    snapshot: &StoreSnapshot,
-) -> u64 {
+fn double_drained(case: &CheckCase<'_>, counter: usize, limit: &Limit, snapshot: &StoreSnapshot) -> u64 {
     let buckets = limit.algorithm().takes_burst() && snapshot.at > case.scenario.fault_begins;
     let clear = case.scenario.fault.is_outage()
         || (case.scenario.fault.is_lateness() && case.scenario.fault != SimFault::LateAndLost)
@@ -384,8 +352,7 @@ fn double_drained(
 /// nodes know of. A node with a lease does not read the store for up to the lifetime of the lease.
 fn unseen_admissions(case: &CheckCase<'_>, counter: usize) -> u64 {
     let begins = case.scenario.fault_begins;
-    let since =
-        |at: Nanos, span: Nanos| begins.since(span) <= at && at <= begins.plus(MAX_SYNC_DELAY);
+    let since = |at: Nanos, span: Nanos| begins.since(span) <= at && at <= begins.plus(MAX_SYNC_DELAY);
     let lenient = case.records_of(counter).filter(|r| {
         let own = r.admitted && r.source == Source::Lenient;
         own && since(r.done, MAX_SYNC_DELAY.plus(MAX_SYNC_DELAY))
@@ -411,24 +378,17 @@ fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) ->
         losses.any(|at| r.done >= *at && r.done <= at.plus(Nanos::from_millis(230)))
     };
     let dead = |r: &&DecisionRecord| case.history.deaths.iter().any(|(_, node)| *node == r.node);
-    let admitted = case
-        .records_of(counter)
-        .filter(|r| r.admitted)
-        .filter(recent);
+    let admitted = case.records_of(counter).filter(|r| r.admitted).filter(recent);
     match fault {
         // Plus a unit or two per node at the instant of the loss.
         SimFault::Flush if case.scenario.counts_ahead() => {
             unseen_charges(case, counter) + 2 * case.scenario.nodes as u64
         }
-        SimFault::Flush => admitted
-            .filter(near)
-            .filter(|r| r.source == Source::Exact)
-            .count() as u64,
+        SimFault::Flush => admitted.filter(near).filter(|r| r.source == Source::Exact).count() as u64,
         SimFault::DeathWithStore | SimFault::NodeDeath => admitted.filter(dead).count() as u64,
         // A node paused for longer than the others wait counts as dead.
         SimFault::Pause => {
-            let paused =
-                |r: &&DecisionRecord| case.history.pauses.iter().any(|(_, _, n)| *n == r.node);
+            let paused = |r: &&DecisionRecord| case.history.pauses.iter().any(|(_, _, n)| *n == r.node);
             admitted.filter(paused).count() as u64
         }
         _ => 0,
@@ -437,40 +397,26 @@ fn lost_units(case: &CheckCase<'_>, counter: usize, snapshot: &StoreSnapshot) ->
 
 /// Units charged for requests that a wider limit denied. Their refund is in flight; after a fault it may
 /// never arrive.
-fn pending_refunds(
-    case: &CheckCase<'_>,
-    counter: usize,
-    limit: &Limit,
-    snapshot: &StoreSnapshot,
-) -> u64 {
+fn pending_refunds(case: &CheckCase<'_>, counter: usize, limit: &Limit, snapshot: &StoreSnapshot) -> u64 {
     if case.scenario.shards == 1 {
         return 0;
     }
     let denied = case.records_of(counter).filter(|r| !r.admitted);
     let wrong = |r: &&DecisionRecord| {
-        let since = case.scenario.fault_begins.since(case.budget()) <= r.done
-            && r.done <= case.recovered_at();
+        let since = case.scenario.fault_begins.since(case.budget()) <= r.done && r.done <= case.recovered_at();
         since && case.scenario.fault != SimFault::None && r.is_local()
     };
     let recent = |r: &&DecisionRecord| snapshot.at.since(r.sent) <= limit.per().plus(case.budget());
-    let in_flight =
-        |r: &&DecisionRecord| r.done.plus(case.budget()) >= snapshot.at && r.sent <= snapshot.at;
+    let in_flight = |r: &&DecisionRecord| r.done.plus(case.budget()) >= snapshot.at && r.sent <= snapshot.at;
     let pending = denied.filter(|r| recent(r) && (wrong(r) || in_flight(r)));
     pending.count() as u64
 }
 
 /// Units that may have been charged without a reply that counted: every decision that waited in vain, and
 /// everything in flight.
-fn unconfirmed(
-    case: &CheckCase<'_>,
-    counter: usize,
-    limit: &Limit,
-    snapshot: &StoreSnapshot,
-) -> u64 {
+fn unconfirmed(case: &CheckCase<'_>, counter: usize, limit: &Limit, snapshot: &StoreSnapshot) -> u64 {
     let window = limit.per();
-    let recent = |r: &&DecisionRecord| {
-        snapshot.at.since(r.sent) <= window.plus(case.budget()).plus(case.budget())
-    };
+    let recent = |r: &&DecisionRecord| snapshot.at.since(r.sent) <= window.plus(case.budget()).plus(case.budget());
     let before = |r: &&DecisionRecord| r.sent <= snapshot.at;
     let late = |r: &&DecisionRecord| r.is_local() && r.done > r.sent;
     let in_flight = |r: &&DecisionRecord| r.done > snapshot.at;
@@ -479,26 +425,15 @@ fn unconfirmed(
     let crossing_window = crossing_window(case, counter, limit, snapshot);
     // A write-back to a store that had lost its counts is charged again.
     let mut lost = case.history.events.iter().rev();
-    let lost = lost
-        .find(|(_, _, event)| *event == StoreEvent::CountsLost)
-        .map(|(at, _, _)| *at);
+    let lost = lost.find(|(_, _, event)| *event == StoreEvent::CountsLost).map(|(at, _, _)| *at);
     let local = |r: &&DecisionRecord| r.is_local() && r.admitted;
-    let unsure = records()
-        .filter(local)
-        .filter(|r| lost.is_some_and(|at| r.done <= at))
-        .count();
-    (in_vain + crossing_window + unsure + records().filter(in_flight).count()) as u64
-        + case.history.unanswered
+    let unsure = records().filter(local).filter(|r| lost.is_some_and(|at| r.done <= at)).count();
+    (in_vain + crossing_window + unsure + records().filter(in_flight).count()) as u64 + case.history.unanswered
 }
 
 /// A write-back in flight at the end of a window, or at the start of its guard, is charged to the next
 /// window.
-fn crossing_window(
-    case: &CheckCase<'_>,
-    counter: usize,
-    limit: &Limit,
-    snapshot: &StoreSnapshot,
-) -> usize {
+fn crossing_window(case: &CheckCase<'_>, counter: usize, limit: &Limit, snapshot: &StoreSnapshot) -> usize {
     let Some((start, _)) = limit.window_at(snapshot.store_time) else {
         return 0;
     };
@@ -506,15 +441,9 @@ fn crossing_window(
     let began = began.since(limit.guard());
     let pushed = case.history.events.iter().any(|(at, _, event)| {
         let at_the_edge = *at >= began && at.since(began) <= case.budget().plus(limit.guard());
-        at_the_edge
-            && matches!(
-                event,
-                StoreEvent::WrittenBack { .. } | StoreEvent::LateWrittenBack { .. }
-            )
+        at_the_edge && matches!(event, StoreEvent::WrittenBack { .. } | StoreEvent::LateWrittenBack { .. })
     });
-    let local = case
-        .records_of(counter)
-        .filter(|r| r.is_local() && r.admitted);
+    let local = case.records_of(counter).filter(|r| r.is_local() && r.admitted);
     let before = local.filter(|r| r.at < start && start.since(r.at) <= limit.per());
     if pushed { before.count() } else { 0 }
 }

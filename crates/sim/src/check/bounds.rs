@@ -14,11 +14,7 @@ use crate::scenario::{SimFault, compile};
 const SHARE: u32 = 80;
 
 /// The share of a node without membership.
-const ALONE: Division = Division {
-    percent: SHARE,
-    nodes: 8,
-    rank: None,
-};
+const ALONE: Division = Division { percent: SHARE, nodes: 8, rank: None };
 
 pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     if case.scenario.fault == SimFault::FailoverSkewed {
@@ -38,34 +34,25 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         };
         let both = |r: &DecisionRecord| exact(r) || r.is_local();
         let spec = case.scenario.spec(counter);
-        let mut check =
-            |promise, limit: &Limit, which: &dyn Fn(&DecisionRecord) -> bool, slack: u64| {
-                let mut history = admissions(case, counter, which);
-                for segment in segments(case, &mut history) {
-                    let Err(violation) = within_bound(limit, segment) else {
-                        continue;
-                    };
-                    // Separate from the bound, because lost units are no part of any algorithm.
-                    if violation.admitted > violation.bound + slack {
-                        let detail = format!(
-                            "counter {counter}: {violation}, plus {slack} that may be lost"
-                        );
-                        findings.push(BrokenPromise { promise, detail });
-                        break;
-                    }
+        let mut check = |promise, limit: &Limit, which: &dyn Fn(&DecisionRecord) -> bool, slack: u64| {
+            let mut history = admissions(case, counter, which);
+            for segment in segments(case, &mut history) {
+                let Err(violation) = within_bound(limit, segment) else {
+                    continue;
+                };
+                // Separate from the bound, because lost units are no part of any algorithm.
+                if violation.admitted > violation.bound + slack {
+                    let detail = format!("counter {counter}: {violation}, plus {slack} that may be lost");
+                    findings.push(BrokenPromise { promise, detail });
+                    break;
                 }
-            };
+            }
+        };
         let limit = case.scenario.promised_limit(counter);
         let jitter = case.jitter(counter) + lease_clock_slack(case, counter);
-        if case.scenario.shards > 1 && !case.is_hit(counter) && !case.is_charged_after_hit(counter)
-        {
+        if case.scenario.shards > 1 && !case.is_hit(counter) && !case.is_charged_after_hit(counter) {
             let any = |_: &DecisionRecord| true;
-            check(
-                "counters on healthy shards admit at most the limit",
-                &limit,
-                &any,
-                jitter,
-            );
+            check("counters on healthy shards admit at most the limit", &limit, &any, jitter);
             continue;
         }
         if !case.scenario.fault.loses_counts() {
@@ -78,38 +65,20 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
                 for node in 0..case.scenario.nodes {
                     let own = |r: &DecisionRecord| local(r) && r.node == node;
                     let share = alone.as_ref().unwrap_or(&limit);
-                    check(
-                        "a node without membership admits at most an eighth",
-                        share,
-                        &own,
-                        jitter,
-                    );
+                    check("a node without membership admits at most an eighth", share, &own, jitter);
                 }
             }
             OnStoreFailure::Local => {
                 if case.scenario.shards == 1 || case.is_hit(counter) {
-                    check(
-                        "nodes without the store admit at most their shares",
-                        &shares_limit(spec),
-                        &local,
-                        jitter,
-                    );
+                    check("nodes without the store admit at most their shares", &shares_limit(spec), &local, jitter);
                 }
-                let (promise, lost) = (
-                    "at most the limit plus the shares is admitted",
-                    lost_units(case, counter),
-                );
+                let (promise, lost) = ("at most the limit plus the shares is admitted", lost_units(case, counter));
                 check(promise, &limit_plus_shares(spec), &both, lost + jitter);
             }
             OnStoreFailure::Allow => {
                 for node in 0..case.scenario.nodes {
                     let own = |r: &DecisionRecord| local(r) && r.node == node;
-                    check(
-                        "a node without the store admits at most the limit",
-                        &limit,
-                        &own,
-                        0,
-                    );
+                    check("a node without the store admits at most the limit", &limit, &own, 0);
                 }
             }
             OnStoreFailure::Deny => {
@@ -131,24 +100,13 @@ fn judge_stepped_clock(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) 
     }
     for counter in case.counters() {
         let spec = case.scenario.spec(counter);
-        let max = scaled(spec, 280, |capacity| {
-            2 * capacity + shares_of_all_nodes(capacity)
-        });
+        let max = scaled(spec, 280, |capacity| 2 * capacity + shares_of_all_nodes(capacity));
         let admitted = case.records_of(counter).filter(|r| r.admitted);
-        let history: Vec<Admission> = admitted
-            .map(|record| Admission {
-                at: record.done,
-                units: 1,
-            })
-            .collect();
-        findings.extend(
-            within_bound(&max, &history)
-                .err()
-                .map(|violation| BrokenPromise {
-                    promise: "a clock step adds at most one window",
-                    detail: format!("counter {counter}: {violation}"),
-                }),
-        );
+        let history: Vec<Admission> = admitted.map(|record| Admission { at: record.done, units: 1 }).collect();
+        findings.extend(within_bound(&max, &history).err().map(|violation| BrokenPromise {
+            promise: "a clock step adds at most one window",
+            detail: format!("counter {counter}: {violation}"),
+        }));
     }
 }
 
@@ -158,12 +116,8 @@ pub(super) fn admitted_percent(case: &CheckCase<'_>, counter: usize) -> u64 {
     let mut history = admissions(case, counter, &any);
     let segments = segments(case, &mut history);
     let within = |percent: &u64| {
-        let limit = scaled(case.scenario.spec(counter), *percent, |capacity| {
-            (capacity * percent).div_ceil(100)
-        });
-        segments
-            .iter()
-            .all(|segment| within_bound(&limit, segment).is_ok())
+        let limit = scaled(case.scenario.spec(counter), *percent, |capacity| (capacity * percent).div_ceil(100));
+        segments.iter().all(|segment| within_bound(&limit, segment).is_ok())
     };
     (100..=300).find(within).unwrap_or(u64::MAX)
 }
@@ -175,10 +129,7 @@ pub(super) fn admissions(
 ) -> Vec<Admission> {
     let timed = case.admitted(counter).into_iter();
     let which = timed.filter(|timed| which(timed.record));
-    let admission = |timed: super::times::Timed<'_>| Admission {
-        at: timed.used,
-        units: 1,
-    };
+    let admission = |timed: super::times::Timed<'_>| Admission { at: timed.used, units: 1 };
     which.map(admission).collect()
 }
 
@@ -213,10 +164,7 @@ fn lease_clock_slack(case: &CheckCase<'_>, counter: usize) -> u64 {
 }
 
 /// Splits a history where the store's clock is set back; each segment is in the order of that clock.
-pub(super) fn segments<'h>(
-    case: &CheckCase<'_>,
-    history: &'h mut [Admission],
-) -> Vec<&'h [Admission]> {
+pub(super) fn segments<'h>(case: &CheckCase<'_>, history: &'h mut [Admission]) -> Vec<&'h [Admission]> {
     if !case.scenario.fault.steps_clock() {
         history.sort_by_key(|admission| admission.at);
         return vec![history];
@@ -245,11 +193,7 @@ pub(super) fn limit_plus_shares(spec: &Spec) -> Limit {
 }
 
 fn shares_of_all_nodes(capacity: u64) -> u64 {
-    let division = Division {
-        percent: SHARE,
-        nodes: 1,
-        rank: Some(0),
-    };
+    let division = Division { percent: SHARE, nodes: 1, rank: Some(0) };
     division.total(capacity)
 }
 
@@ -284,27 +228,14 @@ fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
             };
             record.done >= *at && record.done <= at.plus(until)
         };
-        lost += case
-            .records_of(counter)
-            .filter(exact)
-            .filter(undetected)
-            .count();
+        lost += case.records_of(counter).filter(exact).filter(undetected).count();
     }
     if case.scenario.fault == SimFault::DeathWithStore {
         for (at, dead) in &history.deaths {
-            let survivors = case
-                .records_of(counter)
-                .filter(|r| r.node != *dead && r.done <= *at);
-            let seen = survivors
-                .filter(|r| r.source == Source::Exact)
-                .map(|r| r.at)
-                .max();
-            let own = case
-                .records_of(counter)
-                .filter(|r| r.node == *dead && r.done <= *at);
-            let unseen = own
-                .filter(exact)
-                .filter(|r| seen.is_none_or(|seen| r.at > seen));
+            let survivors = case.records_of(counter).filter(|r| r.node != *dead && r.done <= *at);
+            let seen = survivors.filter(|r| r.source == Source::Exact).map(|r| r.at).max();
+            let own = case.records_of(counter).filter(|r| r.node == *dead && r.done <= *at);
+            let unseen = own.filter(exact).filter(|r| seen.is_none_or(|seen| r.at > seen));
             lost += unseen.count();
         }
     }
@@ -327,25 +258,17 @@ pub(super) fn unseen_charges(case: &CheckCase<'_>, counter: usize) -> u64 {
             SimFault::Flush | SimFault::Chaos => Nanos::from_millis(230),
             _ => case.budget(),
         };
-        let until = at
-            .plus(until)
-            .plus(case.budget())
-            .plus(case.max_round_trip());
+        let until = at.plus(until).plus(case.budget()).plus(case.max_round_trip());
         // Calls in flight reached the store after the loss.
-        let arrives = |entry: &StoreOp| {
-            entry
-                .sent
-                .plus(case.scenario.extra_latency_of(entry.node))
-                .plus(MAX_LOCAL_TRIP)
-        };
+        let arrives =
+            |entry: &StoreOp| entry.sent.plus(case.scenario.extra_latency_of(entry.node)).plus(MAX_LOCAL_TRIP);
         let near = |entry: &&StoreOp| *at <= arrives(entry) && entry.sent <= until;
         lost += case.ops_of(counter).filter(near).map(units).sum::<u64>();
     }
     for (at, gone) in nodes_with_lost_state(case) {
         let before = |entry: &&StoreOp| entry.sent <= at;
         let seen = case.ops_of(counter).filter(before);
-        let seen = seen
-            .filter(|e| e.node != gone && e.replied_at.is_none_or(|replied_at| replied_at <= at));
+        let seen = seen.filter(|e| e.node != gone && e.replied_at.is_none_or(|replied_at| replied_at <= at));
         let seen = seen.filter_map(|entry| entry.at).max();
         let own = case.ops_of(counter).filter(before);
         let own = own.filter(|entry| entry.node == gone);

@@ -18,14 +18,8 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
     };
     for counter in case.counters() {
-        found(
-            "late replies admit at most the limit plus the shares",
-            over_admission(case, counter),
-        );
-        found(
-            "late replies add at most 2% and a unit per node",
-            over_admission_when_seen(case, counter),
-        );
+        found("late replies admit at most the limit plus the shares", over_admission(case, counter));
+        found("late replies add at most 2% and a unit per node", over_admission_when_seen(case, counter));
     }
     found("late replies deny few requests", under_admitted(case));
 }
@@ -41,8 +35,7 @@ fn over_admission(case: &CheckCase<'_>, counter: usize) -> Option<String> {
 fn over_admission_when_seen(case: &CheckCase<'_>, counter: usize) -> Option<String> {
     let scenario = case.scenario;
     let fixed = scenario.spec(counter).algorithm == Algorithm::FixedWindow;
-    let is_seen =
-        scenario.fault_begins > LOAD_BEGINS && !(fixed && scenario.fault == SimFault::Stalls);
+    let is_seen = scenario.fault_begins > LOAD_BEGINS && !(fixed && scenario.fault == SimFault::Stalls);
     if !is_seen || scenario.fault == SimFault::LateAndLost {
         return None; // nodes that have seen nothing have the bound above
     }
@@ -55,12 +48,10 @@ fn exceeds(case: &CheckCase<'_>, counter: usize, limit: &Limit) -> Option<String
     let any = |record: &DecisionRecord| record.admitted;
     let mut history = admissions(case, counter, &any);
     let inflow = inflow(case, counter);
-    let found = segments(case, &mut history)
-        .into_iter()
-        .find_map(|segment| {
-            let violation = within_bound(limit, segment).err()?;
-            (violation.admitted > violation.bound + inflow).then_some(violation)
-        });
+    let found = segments(case, &mut history).into_iter().find_map(|segment| {
+        let violation = within_bound(limit, segment).err()?;
+        (violation.admitted > violation.bound + inflow).then_some(violation)
+    });
     found.map(|violation| format!("counter {counter}: {violation}, with an inflow of {inflow}"))
 }
 
@@ -95,16 +86,11 @@ fn admitted_late(case: &CheckCase<'_>, counter: usize, span: Nanos) -> u64 {
 /// The shortfall against an exact limiter on the same requests, if it is too large.
 fn under_admitted(case: &CheckCase<'_>) -> Option<String> {
     let scenario = case.scenario;
-    let (from, to) = (
-        scenario.fault_begins.max(Nanos::from_millis(1_000)),
-        scenario.ends,
-    );
+    let (from, to) = (scenario.fault_begins.max(Nanos::from_millis(1_000)), scenario.ends);
     let mut snapshots = case.history.snapshots.iter();
     let snapshot = snapshots.find(|snapshot| from <= snapshot.at)?;
     let records = case.history.records.iter();
-    let mut records: Vec<&DecisionRecord> = records
-        .filter(|r| snapshot.at <= r.sent && r.done < to)
-        .collect();
+    let mut records: Vec<&DecisionRecord> = records.filter(|r| snapshot.at <= r.sent && r.done < to).collect();
     records.sort_by_key(|record| record.at);
     let expected = under_admission::replay_all(case, snapshot, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;

@@ -27,8 +27,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
             continue;
         }
         for node in 0..case.scenario.nodes {
-            let violation =
-                NodeLeases::of(case, counter, node).replay(&events(case, counter, node));
+            let violation = NodeLeases::of(case, counter, node).replay(&events(case, counter, node));
             findings.extend(violation.map(|(promise, detail)| {
                 let detail = format!("counter {counter}, node {node}: {detail}");
                 BrokenPromise { promise, detail }
@@ -51,9 +50,7 @@ pub(super) fn outstanding_at(case: &CheckCase<'_>, counter: usize, moments: &[Na
         }
         sum
     };
-    let in_transit = moments
-        .iter()
-        .map(|moment| in_transit(case, counter, *moment));
+    let in_transit = moments.iter().map(|moment| in_transit(case, counter, *moment));
     (0..case.scenario.nodes).map(of_node).sum::<u64>() + in_transit.sum::<u64>()
 }
 
@@ -61,10 +58,7 @@ pub(super) fn outstanding_at(case: &CheckCase<'_>, counter: usize, moments: &[Na
 /// flight.
 fn in_transit(case: &CheckCase<'_>, counter: usize, moment: Nanos) -> u64 {
     let units = case.ops_of(counter).filter_map(|entry| {
-        let leg = case
-            .scenario
-            .extra_latency_of(entry.node)
-            .plus(Nanos::from_millis(1));
+        let leg = case.scenario.extra_latency_of(entry.node).plus(Nanos::from_millis(1));
         let (units, until) = match entry.kind {
             OpKind::Drawn(units) => (units, entry.replied_at?),
             OpKind::Returned(units, _) => (units, entry.sent.plus(leg)),
@@ -102,25 +96,17 @@ fn events(case: &CheckCase<'_>, counter: usize, node: usize) -> Vec<(Nanos, Leas
     let of_node = case.ops_of(counter).filter(|entry| entry.node == node);
     let of_log = of_node.filter_map(|entry| match entry.kind {
         OpKind::Drawn(_) => Some((entry.replied_at?, LeaseEvent::Drawn(*entry))),
-        OpKind::Returned(units, charged) => {
-            Some((entry.sent, LeaseEvent::Returned(units, charged)))
-        }
+        OpKind::Returned(units, charged) => Some((entry.sent, LeaseEvent::Returned(units, charged))),
         OpKind::Charged(_) => None,
     });
-    let leased = case
-        .records_of(counter)
-        .filter(|r| r.admitted && r.source == Source::Lease);
+    let leased = case.records_of(counter).filter(|r| r.admitted && r.source == Source::Lease);
     let uses = leased.filter(|r| r.node == node);
     let uses = uses.map(|r| {
         let (now, truth) = case.lease_taken_at(r);
         (now, LeaseEvent::Used(truth, r.at))
     });
     let deaths = case.history.deaths.iter().filter(|(_, dead)| *dead == node);
-    let drained = case
-        .history
-        .drained
-        .iter()
-        .filter(|(_, drained)| *drained == node);
+    let drained = case.history.drained.iter().filter(|(_, drained)| *drained == node);
     let mut events: Vec<(Nanos, LeaseEvent)> = of_log
         .chain(uses)
         .chain(deaths.map(|(at, _)| (*at, LeaseEvent::Died)))
@@ -158,9 +144,7 @@ type LeaseViolation = Option<(&'static str, String)>;
 
 impl<'a> NodeLeases<'a> {
     fn of(case: &'a CheckCase<'a>, counter: usize, node: usize) -> Self {
-        let here = case
-            .records_of(counter)
-            .filter(|record| record.node == node);
+        let here = case.records_of(counter).filter(|record| record.node == node);
         let charged = case.ops_of(counter).filter(|entry| {
             let charged = matches!(entry.kind, OpKind::Charged(_));
             charged && entry.node == node
@@ -195,22 +179,12 @@ impl<'a> NodeLeases<'a> {
         let far = Nanos::from_secs(70);
         self.leases.retain(|lease| lease.deadline.plus(far) > now);
         let until = self.limit.lease_until(at);
-        self.leases.push(NodeLease {
-            at,
-            until,
-            deadline: entry.sent.plus(until.since(at)),
-            remaining: units,
-        });
+        self.leases.push(NodeLease { at, until, deadline: entry.sent.plus(until.since(at)), remaining: units });
         let outstanding = self.unexpired_units(now);
         let max = self.max_units() + self.in_flight(entry.sent, now);
         // A node may not have used leases that arrived while it did not trust its store.
         let calm = now < self.case.scenario.fault_begins || entry.sent > self.case.recovered_at();
-        (outstanding > max && calm).then(|| {
-            (
-                HELD_TOO_MUCH,
-                format!("{outstanding} at {now}, the maximum is {max}"),
-            )
-        })
+        (outstanding > max && calm).then(|| (HELD_TOO_MUCH, format!("{outstanding} at {now}, the maximum is {max}")))
     }
 
     /// Requests that had taken units from the node while a lease was drawn. Those that another limit then
@@ -243,10 +217,7 @@ impl<'a> NodeLeases<'a> {
             if self.charged.contains(&charged) {
                 return None; // a refund of a single charge that a paused node made at the same instant
             }
-            return Some((
-                RETURNED_TWICE,
-                format!("{units} at {now} of {remaining}, drawn at {charged}"),
-            ));
+            return Some((RETURNED_TWICE, format!("{units} at {now} of {remaining}, drawn at {charged}")));
         }
         lease.remaining -= units;
         None

@@ -30,10 +30,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         let (over, bound) = overshoot(case, counter);
         let beyond = (over > bound).then(|| format!("{over}, the bound is {bound}"));
         found("the overshoot of lenient counting is bounded", beyond);
-        found(
-            "every node sees a request within 100 ms",
-            unseen_admission(case, counter),
-        );
+        found("every node sees a request within 100 ms", unseen_admission(case, counter));
     }
 }
 
@@ -74,9 +71,7 @@ fn peak_usage(limit: &Limit, admitted: &[Timed<'_>]) -> u64 {
         return 0;
     };
     let mut state = limit.fresh(first.used);
-    let used = admitted
-        .iter()
-        .map(|timed| spend(limit, &mut state, timed.used));
+    let used = admitted.iter().map(|timed| spend(limit, &mut state, timed.used));
     used.max().unwrap_or(0)
 }
 
@@ -93,10 +88,7 @@ fn max_per_node(case: &CheckCase<'_>, admitted: &[Timed<'_>]) -> u64 {
     let each = admitted.iter().map(|timed| {
         let own: &mut VecDeque<Nanos> = &mut lately[timed.record.node];
         own.push_back(timed.used);
-        while own
-            .front()
-            .is_some_and(|then| timed.used.since(*then) > MAX_VISIBILITY_DELAY)
-        {
+        while own.front().is_some_and(|then| timed.used.since(*then) > MAX_VISIBILITY_DELAY) {
             own.pop_front();
         }
         own.len() as u64
@@ -135,10 +127,7 @@ fn unseen_within(limit: &Limit, admitted: &[Timed<'_>]) -> Option<String> {
         let at = limit.advance(&mut view, timed.used);
         if !limit.judge(&view, at, Cost::ONE).allows() {
             let used = limit.used(&view, at);
-            return Some(format!(
-                "{used} were known to be used at {:?}",
-                timed.record
-            ));
+            return Some(format!("{used} were known to be used at {:?}", timed.record));
         }
     }
     None

@@ -18,37 +18,25 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     found("no decision exceeds its budget", over_budget(case));
     found("the store's clock decides", wrong_clock(case));
     for shard in 0..case.scenario.shards {
-        found(
-            "a breaker opens and closes in turn",
-            breaker_out_of_order(case, shard),
-        );
-        found(
-            "no charge is sent while the breaker is open",
-            called_while_open(case, shard),
-        );
+        found("a breaker opens and closes in turn", breaker_out_of_order(case, shard));
+        found("no charge is sent while the breaker is open", called_while_open(case, shard));
     }
     found("decisions are exact soon after a recovery", not_exact(case));
-    found(
-        "the deny cache denies only what the store would deny",
-        premature_denial(case),
-    );
+    found("the deny cache denies only what the store would deny", premature_denial(case));
 }
 
 /// Whether a node detects that its store has lost counts.
 pub(super) fn judge_loss_detection(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
-    findings.extend(unnoticed_loss(case).map(|detail| BrokenPromise {
-        promise: "a loss of counts is detected within 100 ms",
-        detail,
-    }));
+    findings.extend(
+        unnoticed_loss(case)
+            .map(|detail| BrokenPromise { promise: "a loss of counts is detected within 100 ms", detail }),
+    );
 }
 
 fn unanswered(case: &CheckCase<'_>) -> Option<String> {
     let history = case.history;
     if let Some(error) = history.errors.first() {
-        return Some(format!(
-            "{} failed, the first: {error}",
-            history.errors.len()
-        ));
+        return Some(format!("{} failed, the first: {error}", history.errors.len()));
     }
     let done = history.records.len() as u64 + history.unanswered;
     let missing = history.requests.saturating_sub(done);
@@ -57,14 +45,12 @@ fn unanswered(case: &CheckCase<'_>) -> Option<String> {
 
 fn overlaps_pause(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
     let mut pauses = case.history.pauses.iter();
-    pauses
-        .any(|(from, to, node)| *node == record.node && record.sent <= *to && record.done >= *from)
+    pauses.any(|(from, to, node)| *node == record.node && record.sent <= *to && record.done >= *from)
 }
 
 fn over_budget(case: &CheckCase<'_>) -> Option<String> {
     let mut records = case.history.records.iter();
-    let late =
-        records.find(|r| r.done.since(r.sent) > case.budget() && !overlaps_pause(case, r))?;
+    let late = records.find(|r| r.done.since(r.sent) > case.budget() && !overlaps_pause(case, r))?;
     Some(format!("{} at {late:?}", late.done.since(late.sent)))
 }
 
@@ -76,10 +62,7 @@ fn wrong_clock(case: &CheckCase<'_>) -> Option<String> {
         return None;
     }
     let off = |record: &&DecisionRecord| {
-        let gap = record
-            .store_time_done
-            .since(record.at)
-            .max(record.at.since(record.store_time_done));
+        let gap = record.store_time_done.since(record.at).max(record.at.since(record.store_time_done));
         // A unit of a lease has the time of its charge, whatever else the request was charged for.
         let lasts = max_lease(case).max(max_staleness(case));
         gap > case.budget().plus(case.budget()).plus(lasts)
@@ -88,11 +71,7 @@ fn wrong_clock(case: &CheckCase<'_>) -> Option<String> {
     // not have reached the next.
     let met = |record: &&DecisionRecord| {
         let mut events = case.history.events.iter();
-        let died = case
-            .history
-            .deaths
-            .iter()
-            .find(|(_, node)| *node == record.node);
+        let died = case.history.deaths.iter().find(|(_, node)| *node == record.node);
         let since = died.map_or(Nanos::ZERO, |(at, _)| *at);
         events.any(|(at, node, event)| {
             let exact = *event == StoreEvent::Exact && *node == record.node;
@@ -109,20 +88,14 @@ fn wrong_clock(case: &CheckCase<'_>) -> Option<String> {
 }
 
 fn max_lease(case: &CheckCase<'_>) -> Nanos {
-    let leases = case
-        .counters()
-        .filter_map(|i| case.scenario.limit(i).lease_ttl());
+    let leases = case.counters().filter_map(|i| case.scenario.limit(i).lease_ttl());
     leases.max().unwrap_or(Nanos::ZERO)
 }
 
 /// Lenient counting continues from the last sync reply, which is no older than this.
 fn max_staleness(case: &CheckCase<'_>) -> Nanos {
     let lenient = |i| case.scenario.counting(i) == Counting::Lenient;
-    if case.counters().any(lenient) {
-        Nanos::from_millis(50)
-    } else {
-        Nanos::ZERO
-    }
+    if case.counters().any(lenient) { Nanos::from_millis(50) } else { Nanos::ZERO }
 }
 
 fn is_local(record: &DecisionRecord) -> bool {
@@ -168,9 +141,7 @@ fn called_while_open(case: &CheckCase<'_>, shard: usize) -> Option<String> {
         let own = sent.filter(|sent| sent.node == node && sent.shard == shard);
         for sent in own {
             let before = changes.iter().take_while(|(at, _)| *at < sent.at);
-            if before.last().is_some_and(|(_, open)| *open)
-                && !changes.iter().any(|(at, _)| *at == sent.at)
-            {
+            if before.last().is_some_and(|(_, open)| *open) && !changes.iter().any(|(at, _)| *at == sent.at) {
                 return Some(format!("node {node} at {}", sent.at));
             }
         }
@@ -186,8 +157,7 @@ fn not_exact(case: &CheckCase<'_>) -> Option<String> {
     }
     let opened = |node, shard| {
         let events = case.history.events_of(shard);
-        let opened = events
-            .filter(|(_, of, e)| *of == node && matches!(e, StoreEvent::BreakerOpened { .. }));
+        let opened = events.filter(|(_, of, e)| *of == node && matches!(e, StoreEvent::BreakerOpened { .. }));
         opened.count()
     };
     let mut shards = 0..case.scenario.shards;
@@ -195,9 +165,7 @@ fn not_exact(case: &CheckCase<'_>) -> Option<String> {
         return None;
     }
     let (from, recovered_at) = (case.scenario.fault_begins, case.recovered_at());
-    let calm = |r: &&DecisionRecord| {
-        r.sent >= recovered_at || (r.done < from && fault != SimFault::NodeDeath)
-    };
+    let calm = |r: &&DecisionRecord| r.sent >= recovered_at || (r.done < from && fault != SimFault::NodeDeath);
     let mut records = case.history.records.iter().filter(calm);
     let local = records.find(|record| !is_exact(record))?;
     Some(format!("{local:?}"))
@@ -225,11 +193,7 @@ fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
         SimFault::Drift => Nanos::ZERO,
         _ => case.scenario.fault_begins,
     };
-    let mut premature = case
-        .history
-        .premature_denials
-        .iter()
-        .filter(|r| r.done < calm_until);
+    let mut premature = case.history.premature_denials.iter().filter(|r| r.done < calm_until);
     let premature = if case.scenario.counts_ahead() {
         premature.find(|record| !is_deny_cached(case, record))
     } else {
@@ -242,20 +206,12 @@ fn premature_denial(case: &CheckCase<'_>) -> Option<String> {
 /// alone while its counter is nearly used up. A refund by another node does not end a cached denial, which
 /// lasts for at most a second.
 fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
-    let since = |span| {
-        record
-            .done
-            .since(Nanos::from_millis(span))
-            .since(case.budget())
-    };
+    let since = |span| record.done.since(Nanos::from_millis(span)).since(case.budget());
     let denied = |r: &DecisionRecord| {
         let here = r.node == record.node && r.subject == record.subject;
         here && !r.admitted && r.source != Source::DenyCache
     };
-    let earlier = case
-        .history
-        .records
-        .partition_point(|r| r.done <= record.done);
+    let earlier = case.history.records.partition_point(|r| r.done <= record.done);
     let earlier = case.history.records[..earlier].iter().rev();
     let mut lately = earlier.take_while(|r| r.done >= since(20));
     lately.any(denied)
@@ -263,9 +219,7 @@ fn is_deny_cached(case: &CheckCase<'_>, record: &DecisionRecord) -> bool {
             // A draw of zero units is a denial, too.
             matches!(entry.kind, OpKind::Drawn(_)) && entry.node == record.node
         })
-        || store_did_recently(case, since(1_000), record, |entry| {
-            matches!(entry.kind, OpKind::Returned(..))
-        })
+        || store_did_recently(case, since(1_000), record, |entry| matches!(entry.kind, OpKind::Returned(..)))
 }
 
 /// Whether the store performed such an operation between `from` and a decision.

@@ -104,11 +104,7 @@ impl<'a> CheckCase<'a> {
         let local = records.filter(|r| r.is_local());
         let mut local: Vec<Nanos> = local.map(|r| r.done).collect();
         local.sort_unstable();
-        CheckCase {
-            scenario,
-            history,
-            local,
-        }
+        CheckCase { scenario, history, local }
     }
 }
 
@@ -130,26 +126,17 @@ impl CheckCase<'_> {
         let earlier = self.local.partition_point(|then| *then <= at);
         let local = earlier > 0 && lately(self.local[earlier - 1]);
         let changed = self.history.events.iter().any(|(then, _, event)| {
-            matches!(
-                event,
-                StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed
-            ) && lately(*then)
+            matches!(event, StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed) && lately(*then)
         });
         let shards = 0..self.scenario.shards;
-        let mut each =
-            shards.flat_map(|shard| (0..self.scenario.nodes).map(move |node| (shard, node)));
+        let mut each = shards.flat_map(|shard| (0..self.scenario.nodes).map(move |node| (shard, node)));
         let open = each.any(|(shard, node)| {
             let events = self.history.events_of(shard);
             let of_breaker = events.filter(|(then, of, event)| {
-                let breaker = matches!(
-                    event,
-                    StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed
-                );
+                let breaker = matches!(event, StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed);
                 breaker && *of == node && *then <= at
             });
-            of_breaker
-                .last()
-                .is_some_and(|(_, _, e)| matches!(e, StoreEvent::BreakerOpened { .. }))
+            of_breaker.last().is_some_and(|(_, _, e)| matches!(e, StoreEvent::BreakerOpened { .. }))
         });
         local || changed || open
     }
@@ -164,11 +151,7 @@ impl CheckCase<'_> {
             Nanos::from_secs(1)
         };
         // The last replies, including those to heartbeats, are late.
-        let late = if fault.is_lateness() {
-            Nanos::new(10 * self.budget().get())
-        } else {
-            Nanos::ZERO
-        };
+        let late = if fault.is_lateness() { Nanos::new(10 * self.budget().get()) } else { Nanos::ZERO };
         let wait = wait.plus(late);
         // New permits wait for the reports of all nodes.
         let sync_wait = match self.scenario.work {
@@ -177,11 +160,7 @@ impl CheckCase<'_> {
         };
         // For far nodes each step of the recovery takes a round trip.
         let steps = Nanos::new(8 * self.max_round_trip().get());
-        self.scenario
-            .fault_ends
-            .plus(wait)
-            .plus(sync_wait)
-            .plus(steps)
+        self.scenario.fault_ends.plus(wait).plus(sync_wait).plus(steps)
     }
 
     /// The additional round-trip time of the farthest node.
@@ -199,10 +178,7 @@ impl CheckCase<'_> {
                 vec![(self.recovered_at(), scenario.ends)]
             }
             SimFault::Drift => Vec::new(),
-            _ => vec![
-                (Nanos::ZERO, scenario.fault_begins),
-                (self.recovered_at(), scenario.ends),
-            ],
+            _ => vec![(Nanos::ZERO, scenario.fault_begins), (self.recovered_at(), scenario.ends)],
         };
         let periods = scenario.load_periods.iter();
         let cut = periods.flat_map(|period| {
@@ -224,8 +200,5 @@ impl CheckCase<'_> {
 
 /// Whether a decision came from the store, or from its recent replies or leases.
 fn is_exact(record: &DecisionRecord) -> bool {
-    matches!(
-        record.source,
-        Source::Exact | Source::DenyCache | Source::Lease | Source::Lenient
-    )
+    matches!(record.source, Source::Exact | Source::DenyCache | Source::Lease | Source::Lenient)
 }

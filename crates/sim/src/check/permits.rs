@@ -22,33 +22,15 @@ pub(super) fn judge(case: &CheckCase<'_>, permits: PermitWork, findings: &mut Ve
     };
     for subject in 0..case.scenario.subjects.len() {
         let subject_permits = SubjectPermits::new(case, permits, subject);
-        found(
-            "at most the limit plus the shares hold permits",
-            over_limit(&subject_permits),
-        );
-        found(
-            "the store grants no permit over the limit",
-            granted_over_limit(&subject_permits),
-        );
-        found(
-            "a denial means that all permits may be held",
-            denied_with_room(&subject_permits),
-        );
-        found(
-            "no permit outlasts its holder",
-            outlasting(&subject_permits),
-        );
-        found(
-            "a released permit is not renewed",
-            renewed_after_release(&subject_permits),
-        );
+        found("at most the limit plus the shares hold permits", over_limit(&subject_permits));
+        found("the store grants no permit over the limit", granted_over_limit(&subject_permits));
+        found("a denial means that all permits may be held", denied_with_room(&subject_permits));
+        found("no permit outlasts its holder", outlasting(&subject_permits));
+        found("a released permit is not renewed", renewed_after_release(&subject_permits));
         let promise = "a permit renewed in time is kept";
         found(promise, lost_while_calm(&subject_permits));
     }
-    found(
-        "all permits are free at the end",
-        not_all_free(case, permits),
-    );
+    found("all permits are free at the end", not_all_free(case, permits));
 }
 
 /// All sessions of one subject.
@@ -65,9 +47,7 @@ struct SubjectPermits<'a> {
 impl<'a> SubjectPermits<'a> {
     fn new(case: &'a CheckCase<'a>, permits: PermitWork, subject: usize) -> Self {
         let sessions = case.history.permit_sessions.iter();
-        let sessions: Vec<&PermitSession> = sessions
-            .filter(|session| session.subject == subject)
-            .collect();
+        let sessions: Vec<&PermitSession> = sessions.filter(|session| session.subject == subject).collect();
         let certain = sessions.iter();
         let certain = certain.flat_map(|session| {
             let spans = certain_spans(case, permits, session);
@@ -75,13 +55,7 @@ impl<'a> SubjectPermits<'a> {
         });
         let possible = sessions.iter();
         let possible = possible.map(|session| (*session, possible_span(case, permits, session)));
-        SubjectPermits {
-            certain: certain.collect(),
-            possible: possible.collect(),
-            case,
-            permits,
-            subject,
-        }
+        SubjectPermits { certain: certain.collect(), possible: possible.collect(), case, permits, subject }
     }
 
     fn events(&self) -> impl Iterator<Item = &'a PermitEvent> {
@@ -102,8 +76,7 @@ fn left_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
     let released = calls.find(|call| call.op == PermitOp::Release);
     let released = released.map(|call| call.sent);
     let mut deaths = case.history.deaths.iter();
-    let death = deaths
-        .find(|(at, node)| session.auto_renewed && *node == session.node && *at >= session.sent);
+    let death = deaths.find(|(at, node)| session.auto_renewed && *node == session.node && *at >= session.sent);
     let ends = [released, session.client_died, death.map(|(at, _)| *at)];
     ends.into_iter().flatten().min().unwrap_or(Nanos::MAX)
 }
@@ -125,11 +98,7 @@ fn max_lifetime(case: &CheckCase<'_>, lasts: Nanos) -> Nanos {
 }
 
 /// The spans in which a client certainly holds a permit.
-fn certain_spans(
-    case: &CheckCase<'_>,
-    permits: PermitWork,
-    session: &PermitSession,
-) -> Vec<TimeRange> {
+fn certain_spans(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSession) -> Vec<TimeRange> {
     let (Some(from), Some(_)) = (session.done, session.holder) else {
         return Vec::new();
     };
@@ -141,33 +110,22 @@ fn certain_spans(
         let Some(done) = call.done else { continue };
         match call.op {
             PermitOp::Renew(true) if session.auto_renewed => open = open.or(Some(done)),
-            PermitOp::Renew(true) => {
-                until = until.max(call.sent.plus(min_lifetime(case, permits.lasts)))
-            }
+            PermitOp::Renew(true) => until = until.max(call.sent.plus(min_lifetime(case, permits.lasts))),
             PermitOp::Renew(false) => {
-                spans.extend(
-                    open.take()
-                        .map(|from| (from, call.sent.min(expiry_of(session, until)))),
-                );
+                spans.extend(open.take().map(|from| (from, call.sent.min(expiry_of(session, until)))));
             }
             PermitOp::Release => break,
         }
     }
     spans.extend(open.map(|from| (from, expiry_of(session, until))));
     let lost = lost_at(case, session);
-    let cut = spans
-        .into_iter()
-        .map(|(from, to)| (from, to.min(left_at).min(lost)));
+    let cut = spans.into_iter().map(|(from, to)| (from, to.min(left_at).min(lost)));
     cut.filter(|(from, to)| from < to).collect()
 }
 
 /// A node that renews a permit by itself reports when it is lost.
 fn expiry_of(session: &PermitSession, until: Nanos) -> Nanos {
-    if session.auto_renewed {
-        Nanos::MAX
-    } else {
-        until
-    }
+    if session.auto_renewed { Nanos::MAX } else { until }
 }
 
 /// When an unreleased permit may be lost: a clock step ends all permits; a permit that only a node knew which
@@ -182,11 +140,7 @@ fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
             let seen = |call: &&PermitCall| call.done.is_some_and(|done| done <= begins);
             let last = session.calls.iter().rfind(seen);
             let last = last.map_or(session.node, |call| call.node);
-            if dead == Some(last) {
-                begins
-            } else {
-                Nanos::MAX
-            }
+            if dead == Some(last) { begins } else { Nanos::MAX }
         }
         _ => Nanos::MAX,
     }
@@ -194,22 +148,13 @@ fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
 
 /// The span in which a client may hold a permit, as far as any other party can know.
 fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSession) -> TimeRange {
-    let lasts = max_lifetime(case, permits.lasts)
-        .plus(case.budget())
-        .plus(case.budget());
+    let lasts = max_lifetime(case, permits.lasts).plus(case.budget()).plus(case.budget());
     let last_call = session.calls.iter().map(|call| call.sent).max();
-    let ends = last_call
-        .unwrap_or(session.sent)
-        .max(session.sent)
-        .plus(lasts);
+    let ends = last_call.unwrap_or(session.sent).max(session.sent).plus(lasts);
     let denied = session.done.filter(|_| session.holder.is_none());
     // A release with a reply and without a fault is final; otherwise it is sent later, or the permit expires.
-    let mut released = session
-        .calls
-        .iter()
-        .filter(|call| call.op == PermitOp::Release);
-    let released =
-        released.find_map(|call| call.done.filter(|done| is_calm(case, call.sent, *done)));
+    let mut released = session.calls.iter().filter(|call| call.op == PermitOp::Release);
+    let released = released.find_map(|call| call.done.filter(|done| is_calm(case, call.sent, *done)));
     let gone = match (denied, released) {
         (Some(done), _) if is_calm(case, session.sent, done) => done,
         (_, Some(done)) => done,
@@ -223,8 +168,7 @@ fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSess
 fn renewed_until(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSession) -> Nanos {
     let left_at = left_at(case, session);
     let released_by = left_at.plus(case.recovered_at().since(case.scenario.fault_begins));
-    let hit =
-        left_at.plus(permits.lasts) >= case.scenario.fault_begins && left_at <= case.recovered_at();
+    let hit = left_at.plus(permits.lasts) >= case.scenario.fault_begins && left_at <= case.recovered_at();
     if hit { released_by } else { left_at }
 }
 
@@ -240,10 +184,7 @@ fn is_calm(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> bool {
 fn is_recovered(case: &CheckCase<'_>, permits: PermitWork, at: Nanos) -> bool {
     match case.scenario.fault {
         SimFault::None | SimFault::Drift => true,
-        _ => {
-            at < case.scenario.fault_begins
-                || at > case.recovered_at().plus(permits.lasts).plus(permits.lasts)
-        }
+        _ => at < case.scenario.fault_begins || at > case.recovered_at().plus(permits.lasts).plus(permits.lasts),
     }
 }
 
@@ -254,11 +195,7 @@ fn count_at(spans: &[(&PermitSession, TimeRange)], at: Nanos) -> usize {
 
 /// The maximum number of holders while the store is unavailable: those before, plus the shares of all nodes.
 fn max_with_shares(case: &CheckCase<'_>, permits: PermitWork) -> usize {
-    let division = Division {
-        percent: 80,
-        nodes: 1,
-        rank: Some(0),
-    };
+    let division = Division { percent: 80, nodes: 1, rank: Some(0) };
     let share = match case.scenario.on_failure {
         OnStoreFailure::Deny => 0,
         OnStoreFailure::Local => division.total(u64::from(permits.max_open)),
@@ -273,8 +210,7 @@ fn max_with_shares(case: &CheckCase<'_>, permits: PermitWork) -> usize {
 }
 
 fn over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
-    let max = max_with_shares(subject_permits.case, subject_permits.permits)
-        + admitted_after_loss(subject_permits);
+    let max = max_with_shares(subject_permits.case, subject_permits.permits) + admitted_after_loss(subject_permits);
     let exceeds = |(session, (from, _)): &&(&PermitSession, TimeRange)| {
         session.done == Some(*from) && count_at(&subject_permits.certain, *from) > max
     };
@@ -290,9 +226,7 @@ fn admitted_after_loss(subject_permits: &SubjectPermits<'_>) -> usize {
         losses.any(|lost| *lost <= at && at <= lost.plus(Nanos::from_millis(230)))
     };
     let sessions = subject_permits.certain.iter();
-    sessions
-        .filter(|(session, _)| session.done.is_some_and(near))
-        .count()
+    sessions.filter(|(session, _)| session.done.is_some_and(near)).count()
 }
 
 /// When the store grants a new permit, fewer than the limit are certainly held.
@@ -304,13 +238,10 @@ fn granted_over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
         if !gives || !is_calm(case, event.now, event.now) {
             continue;
         }
-        let others = subject_permits
-            .certain
-            .iter()
-            .filter(|(session, (from, to))| {
-                let other = session.holder != Some(event.holder);
-                other && *from <= event.now && event.now < *to
-            });
+        let others = subject_permits.certain.iter().filter(|(session, (from, to))| {
+            let other = session.holder != Some(event.holder);
+            other && *from <= event.now && event.now < *to
+        });
         let others = others.count();
         if others >= max as usize {
             return Some(format!("{others} hold permits: {event:?}"));
@@ -321,25 +252,18 @@ fn granted_over_limit(subject_permits: &SubjectPermits<'_>) -> Option<String> {
 
 /// When the store denies, all permits may be held.
 fn denied_with_room(subject_permits: &SubjectPermits<'_>) -> Option<String> {
-    let (case, max) = (
-        subject_permits.case,
-        subject_permits.permits.max_open as usize,
-    );
+    let (case, max) = (subject_permits.case, subject_permits.permits.max_open as usize);
     let denied = |r: &&DecisionRecord| r.subject == subject_permits.subject && !r.admitted;
     for record in case.history.records.iter().filter(denied) {
-        let calm = is_recovered(case, subject_permits.permits, record.sent)
-            && clock_is_steady(case, record.done);
+        let calm = is_recovered(case, subject_permits.permits, record.sent) && clock_is_steady(case, record.done);
         if record.source != Source::Exact || !calm {
             continue;
         }
-        let others = subject_permits
-            .possible
-            .iter()
-            .filter(|(session, (from, to))| {
-                // Of requests at the same time, only those with a grant count.
-                let own = session.done == Some(record.done) && session.holder.is_none();
-                !own && *from <= record.done && record.sent <= *to
-            });
+        let others = subject_permits.possible.iter().filter(|(session, (from, to))| {
+            // Of requests at the same time, only those with a grant count.
+            let own = session.done == Some(record.done) && session.holder.is_none();
+            !own && *from <= record.done && record.sent <= *to
+        });
         let others = others.count();
         if others < max {
             return Some(format!("{others} may hold permits: {record:?}"));
@@ -351,10 +275,7 @@ fn denied_with_room(subject_permits: &SubjectPermits<'_>) -> Option<String> {
 /// Whether permits expire on time. The store uses its own clock, and after that was set back, permits of dead
 /// clients last longer by as much.
 fn clock_is_steady(case: &CheckCase<'_>, at: Nanos) -> bool {
-    let back = matches!(
-        case.scenario.fault,
-        SimFault::StepBack | SimFault::FailoverSkewed
-    );
+    let back = matches!(case.scenario.fault, SimFault::StepBack | SimFault::FailoverSkewed);
     !back || at < case.scenario.fault_begins
 }
 
@@ -419,11 +340,6 @@ fn not_all_free(case: &CheckCase<'_>, permits: PermitWork) -> Option<String> {
         return None;
     }
     let filled = &case.history.permits_at_end;
-    let wrong = filled
-        .iter()
-        .position(|filled| *filled != permits.max_open)?;
-    Some(format!(
-        "{} of {} of subject {wrong}",
-        filled[wrong], permits.max_open
-    ))
+    let wrong = filled.iter().position(|filled| *filled != permits.max_open)?;
+    Some(format!("{} of {} of subject {wrong}", filled[wrong], permits.max_open))
 }

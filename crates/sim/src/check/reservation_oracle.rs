@@ -44,11 +44,7 @@ struct OracleCounter {
 
 impl OracleCounter {
     fn fresh(limit: Limit, now: Nanos) -> Self {
-        OracleCounter {
-            state: limit.fresh(now),
-            limit,
-            open: Vec::new(),
-        }
+        OracleCounter { state: limit.fresh(now), limit, open: Vec::new() }
     }
 
     fn spend(&mut self, units: u64, now: Nanos) {
@@ -130,12 +126,7 @@ struct Oracle<'a> {
 
 /// The first operation at which the store decided or held anything else than required.
 pub(super) fn first_mismatch(case: &CheckCase<'_>, estimates: ReservationWork) -> Option<String> {
-    let mut oracle = Oracle {
-        case,
-        estimates,
-        counters: BTreeMap::new(),
-        unknown: None,
-    };
+    let mut oracle = Oracle { case, estimates, counters: BTreeMap::new(), unknown: None };
     let mut newest = Nanos::ZERO;
     let mut losses = case.history.losses.iter().peekable();
     for event in &case.history.reservation_events {
@@ -186,11 +177,7 @@ impl Oracle<'_> {
     fn apply(&mut self, event: &ReservationEvent) -> Option<String> {
         let now = event.at;
         match event.kind {
-            ReservationEventKind::Reserved {
-                id,
-                lasts,
-                admitted,
-            } => {
+            ReservationEventKind::Reserved { id, lasts, admitted } => {
                 let mut fits = true;
                 for change in &event.changes {
                     let counter = self.counter(change, now);
@@ -213,12 +200,7 @@ impl Oracle<'_> {
                     });
                 }
             }
-            ReservationEventKind::Settled {
-                id,
-                used,
-                too_late,
-                settled,
-            } => {
+            ReservationEventKind::Settled { id, used, too_late, settled } => {
                 let mut all = None;
                 for change in event.changes.iter().filter(|_| !too_late) {
                     let late = settled == Settled::Late;

@@ -34,14 +34,8 @@ pub(super) fn judge(case: &CheckCase<'_>, of: ReservationWork, findings: &mut Ve
     let promise = "a refund ends a cached denial";
     found(promise, stale_denial(case));
     match of.max_used_in_long_window {
-        Some(_) => found(
-            "the counters match the used units at the end",
-            miscounted(case),
-        ),
-        None => found(
-            "the whole limit is available at the end",
-            not_all_available(case),
-        ),
+        Some(_) => found("the counters match the used units at the end", miscounted(case)),
+        None => found("the whole limit is available at the end", not_all_available(case)),
     }
 }
 
@@ -51,10 +45,7 @@ fn admitted_reply(call: &ReservationCall) -> Option<&ReserveReply> {
 }
 
 /// The calls that are charged to a counter.
-fn calls_of<'a>(
-    case: &'a CheckCase<'_>,
-    counter: usize,
-) -> impl Iterator<Item = &'a ReservationCall> {
+fn calls_of<'a>(case: &'a CheckCase<'_>, counter: usize) -> impl Iterator<Item = &'a ReservationCall> {
     let ceiling = counter == case.scenario.subjects.len();
     let calls = case.history.reservation_calls.iter();
     calls.filter(move |call| ceiling || call.subject == counter)
@@ -68,35 +59,20 @@ fn expires_at(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply
         SimFault::Drift => Nanos::new(call.lasts.get() / 8),
         _ => Nanos::ZERO,
     };
-    let expires_at = reply
-        .done
-        .plus(call.lasts.since(early))
-        .since(case.budget());
-    if fault.steps_clock() && reply.done <= begins {
-        expires_at.min(begins)
-    } else {
-        expires_at
-    }
+    let expires_at = reply.done.plus(call.lasts.since(early)).since(case.budget());
+    if fault.steps_clock() && reply.done <= begins { expires_at.min(begins) } else { expires_at }
 }
 
 /// The units charged at `now` for an admitted call, within its estimate: the whole estimate while the call is
 /// in flight, the used units after its settlement. Zero for a call that is settled late or never: other calls
 /// may use its estimate after the expiry, and its own used units come on top.
-fn charged_at(
-    case: &CheckCase<'_>,
-    call: &ReservationCall,
-    reply: &ReserveReply,
-    now: Nanos,
-) -> u64 {
+fn charged_at(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply, now: Nanos) -> u64 {
     let expires_at = expires_at(case, call, reply);
     let settled = |settlement: &&SettleCall| match settlement.reply {
         Some((done, Settlement::Done)) => done <= now && done < expires_at,
         _ => false,
     };
-    let unsettled = call
-        .settlements
-        .first()
-        .is_none_or(|settlement| settlement.sent > now);
+    let unsettled = call.settlements.first().is_none_or(|settlement| settlement.sent > now);
     match call.settlements.iter().find(settled) {
         Some(_) => call.used.min(call.estimate),
         None if now >= expires_at => 0,
@@ -126,15 +102,12 @@ fn exceeds(
     more: u64,
 ) -> Option<Violation> {
     for (i, (_, newest)) in passed.iter().enumerate() {
-        let charged = passed[..=i].iter().map(|(call, reply)| Admission {
-            at: reply.at,
-            units: charged_at(case, call, reply, newest.done),
-        });
+        let charged = passed[..=i]
+            .iter()
+            .map(|(call, reply)| Admission { at: reply.at, units: charged_at(case, call, reply, newest.done) });
         let mut charged: Vec<Admission> = charged.filter(|one| one.units > 0).collect();
         let segments = segments(case, &mut charged);
-        let violations = segments
-            .iter()
-            .filter_map(|segment| within_bound(limit, segment).err());
+        let violations = segments.iter().filter_map(|segment| within_bound(limit, segment).err());
         let mut over = violations.filter(|found| found.admitted > found.bound + more);
         if let Some(found) = over.next() {
             return Some(found);
@@ -184,10 +157,9 @@ fn over_limit_by_true_time(case: &CheckCase<'_>) -> Option<String> {
     counters.find_map(|counter| {
         let max = scaled(case.scenario.spec(counter), 280, |capacity| 3 * capacity);
         let passed = admitted(case, counter, &|_| true);
-        let used = passed.iter().map(|(call, reply)| Admission {
-            at: reply.done,
-            units: charged_at(case, call, reply, Nanos::MAX),
-        });
+        let used = passed
+            .iter()
+            .map(|(call, reply)| Admission { at: reply.done, units: charged_at(case, call, reply, Nanos::MAX) });
         let used: Vec<Admission> = used.filter(|one| one.units > 0).collect();
         let violation = within_bound(&max, &used).err()?;
         Some(format!("counter {counter}: {violation}"))
@@ -198,9 +170,7 @@ fn over_limit_by_true_time(case: &CheckCase<'_>) -> Option<String> {
 /// those reserved by a node that died with the store since any survivor last read the counter.
 fn lost_units(case: &CheckCase<'_>, counter: usize) -> u64 {
     let history = case.history;
-    let exact = |call: &&ReservationCall| {
-        admitted_reply(call).is_some_and(|reply| reply.source == Source::Exact)
-    };
+    let exact = |call: &&ReservationCall| admitted_reply(call).is_some_and(|reply| reply.source == Source::Exact);
     let mut lost = 0;
     for at in &history.losses {
         let until = match case.scenario.fault {
@@ -240,10 +210,7 @@ fn settled_twice(case: &CheckCase<'_>) -> Option<String> {
         while losses.next_if(|lost| **lost <= event.now).is_some() {
             corrected.clear(); // a settled reservation may be open again
         }
-        let ReservationEventKind::Settled {
-            id, used, settled, ..
-        } = event.kind
-        else {
+        let ReservationEventKind::Settled { id, used, settled, .. } = event.kind else {
             continue;
         };
         let (settled_count, returned_count) = corrected.entry(id).or_default();
@@ -266,12 +233,7 @@ fn not_returned(case: &CheckCase<'_>) -> Option<String> {
     let events = &case.history.reservation_events;
     let slack = RESERVATION_SWEEP_INTERVAL.plus(Nanos::from_millis(200));
     for (i, event) in events.iter().enumerate() {
-        let ReservationEventKind::Reserved {
-            id,
-            lasts,
-            admitted: true,
-        } = event.kind
-        else {
+        let ReservationEventKind::Reserved { id, lasts, admitted: true } = event.kind else {
             continue;
         };
         let by = event.now.plus(lasts).plus(slack);
@@ -280,23 +242,12 @@ fn not_returned(case: &CheckCase<'_>) -> Option<String> {
         }
         let touches = |other: &ReservationEvent| {
             let mut touched = other.changes.iter();
-            touched.any(|one| {
-                event
-                    .changes
-                    .first()
-                    .is_some_and(|own| own.counter == one.counter)
-            })
+            touched.any(|one| event.changes.first().is_some_and(|own| own.counter == one.counter))
         };
         let mut later = events[i + 1..].iter().take_while(|later| later.now <= by);
         let ended = later.any(|later| match later.kind {
-            ReservationEventKind::Settled {
-                id: of,
-                settled: Settled::Done | Settled::Late,
-                ..
-            } => of == id,
-            ReservationEventKind::Reserved { .. } => {
-                touches(later) && later.at >= event.at.plus(lasts)
-            }
+            ReservationEventKind::Settled { id: of, settled: Settled::Done | Settled::Late, .. } => of == id,
+            ReservationEventKind::Reserved { .. } => touches(later) && later.at >= event.at.plus(lasts),
             _ => false,
         });
         if !ended {
@@ -310,10 +261,7 @@ fn not_returned(case: &CheckCase<'_>) -> Option<String> {
 /// zero, once.
 fn is_confirmed(case: &CheckCase<'_>, id: u128) -> bool {
     let mut calls = case.history.reservation_calls.iter();
-    calls.any(|call| {
-        admitted_reply(call)
-            .is_some_and(|reply| reply.id == Some(id) && reply.source == Source::Exact)
-    })
+    calls.any(|call| admitted_reply(call).is_some_and(|reply| reply.id == Some(id) && reply.source == Source::Exact))
 }
 
 /// Whether neither a node nor the store has a fault from a reservation to `by`.
@@ -335,11 +283,7 @@ fn was_paused(case: &CheckCase<'_>, node: usize, from: Nanos, to: Nanos) -> bool
 
 /// A correction by the node takes two calls to the store, one after the other.
 fn settled_late(case: &CheckCase<'_>) -> Option<String> {
-    let settlements = case
-        .history
-        .reservation_calls
-        .iter()
-        .flat_map(|call| &call.settlements);
+    let settlements = case.history.reservation_calls.iter().flat_map(|call| &call.settlements);
     let max = case.follow_up_budget().plus(case.budget());
     for settlement in settlements {
         let done = settlement.reply.map(|(done, _)| done);
@@ -400,32 +344,21 @@ fn stale_denial(case: &CheckCase<'_>) -> Option<String> {
             if reply.source != Source::DenyCache {
                 continue;
             }
-            let here = settled
-                .iter()
-                .filter(|settlement| settlement.node == call.node);
+            let here = settled.iter().filter(|settlement| settlement.node == call.node);
             let returned = here.filter_map(|settlement| match settlement.reply {
                 Some((done, Settlement::Done)) if done < call.sent => Some(done),
                 _ => None,
             });
-            let since = returned
-                .max()
-                .unwrap_or(Nanos::ZERO)
-                .max(call.sent.since(second));
+            let since = returned.max().unwrap_or(Nanos::ZERO).max(call.sent.since(second));
             let denied = |earlier: &&&ReservationCall| {
                 let denied = earlier.reply.as_ref().filter(|reply| reply.id.is_none());
                 earlier.node == call.node
-                    && denied.is_some_and(|reply| {
-                        reply.source != Source::DenyCache && reply.done >= since
-                    })
+                    && denied.is_some_and(|reply| reply.source != Source::DenyCache && reply.done >= since)
             };
             // A request that was sent later may have an earlier reply.
-            let near = calls[..i]
-                .iter()
-                .rev()
-                .take_while(|earlier| earlier.sent.plus(second).plus(second) >= call.sent);
-            let after = calls[i..]
-                .iter()
-                .take_while(|later| later.sent <= reply.done);
+            let near =
+                calls[..i].iter().rev().take_while(|earlier| earlier.sent.plus(second).plus(second) >= call.sent);
+            let after = calls[i..].iter().take_while(|later| later.sent <= reply.done);
             if !near.chain(after).any(|earlier| denied(&earlier)) {
                 return Some(format!("{call:?}"));
             }
@@ -479,17 +412,10 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
     };
     let exact = reply.source == Source::Exact;
     if call.settlements.is_empty() {
-        return if exact || !dies(call.node) {
-            (0, 0)
-        } else {
-            any
-        };
+        return if exact || !dies(call.node) { (0, 0) } else { any };
     }
     let replied_with = |what| {
-        let mut replies = call
-            .settlements
-            .iter()
-            .filter_map(|settlement| settlement.reply);
+        let mut replies = call.settlements.iter().filter_map(|settlement| settlement.reply);
         replies.any(|(_, settlement)| settlement == what)
     };
     if replied_with(Settlement::Done) || replied_with(Settlement::Late) {
@@ -502,21 +428,12 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
             (call.used, call.used.max(call.estimate))
         };
     }
-    let plain = call
-        .settlements
-        .iter()
-        .all(|settlement| settlement.reply.is_some());
+    let plain = call.settlements.iter().all(|settlement| settlement.reply.is_some());
     if !plain {
         return any;
     }
-    let waits_on = call
-        .settlements
-        .iter()
-        .all(|settlement| !dies(settlement.node));
-    match (
-        replied_with(Settlement::Waiting),
-        replied_with(Settlement::Lapsed),
-    ) {
+    let waits_on = call.settlements.iter().all(|settlement| !dies(settlement.node));
+    match (replied_with(Settlement::Waiting), replied_with(Settlement::Lapsed)) {
         (false, true) => (0, 0),
         // Retried, or too late: then the estimate is refunded. Where replies are lost, a few seeds end with
         // more. Whether that is right has not been determined yet.

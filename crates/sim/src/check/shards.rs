@@ -20,10 +20,7 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
     let cross_slot = case.history.cross_slot_calls;
     let cross_slot = (cross_slot > 0).then(|| format!("{cross_slot} calls named several"));
     found("a call names one hash slot", cross_slot);
-    found(
-        "counters on healthy shards stay exact",
-        affected_elsewhere(case),
-    );
+    found("counters on healthy shards stay exact", affected_elsewhere(case));
     let refunds = case.history.wide_refunds;
     let touched = case.scenario.fault == SimFault::None && refunds > 0;
     let touched = touched.then(|| format!("{refunds} refunds of the ceiling"));
@@ -43,8 +40,7 @@ fn unrestored(case: &CheckCase<'_>) -> Option<String> {
     (0..scenario.nodes).find_map(|node| {
         let events = history.events_of(scenario.hit_shard);
         let mut since = events.filter(|(at, of, _)| *of == node && *at >= scenario.fault_ends);
-        let first =
-            since.find(|(_, _, e)| matches!(e, StoreEvent::Exact | StoreEvent::Restored { .. }));
+        let first = since.find(|(_, _, e)| matches!(e, StoreEvent::Exact | StoreEvent::Restored { .. }));
         let (trusted_at, _, event) = first?;
         let counts = |r: &DecisionRecord| {
             let exact = r.source == Source::Exact && r.admitted && r.node == node;
@@ -77,19 +73,10 @@ fn affected_elsewhere(case: &CheckCase<'_>) -> Option<String> {
 pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, History) {
     let (whole, history) = (case.scenario, case.history);
     let subjects = 0..whole.subjects.len();
-    let here: Vec<usize> = subjects
-        .filter(|subject| whole.shard_of(*subject) == shard)
-        .collect();
-    let fault = if shard == whole.hit_shard || whole.fault.hits_a_node() {
-        whole.fault
-    } else {
-        SimFault::None
-    };
+    let here: Vec<usize> = subjects.filter(|subject| whole.shard_of(*subject) == shard).collect();
+    let fault = if shard == whole.hit_shard || whole.fault.hits_a_node() { whole.fault } else { SimFault::None };
     let scenario = Scenario {
-        subjects: here
-            .iter()
-            .map(|subject| whole.subjects[*subject])
-            .collect(),
+        subjects: here.iter().map(|subject| whole.subjects[*subject]).collect(),
         fault,
         shards: 1,
         hit_shard: 0,
@@ -108,24 +95,15 @@ pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, His
         used: here.iter().map(|subject| snapshot.used[*subject]).collect(),
     };
     let events: Vec<_> = history.events_of(shard).cloned().collect();
-    let sent = history
-        .charges_sent
-        .iter()
-        .filter(|sent| sent.shard == shard);
+    let sent = history.charges_sent.iter().filter(|sent| sent.shard == shard);
     let single = History {
         records: history.records.iter().filter_map(of).collect(),
         premature_denials: history.premature_denials.iter().filter_map(of).collect(),
         event_shards: vec![0; events.len()],
         events,
-        charges_sent: sent
-            .map(|sent| crate::model::SentCharge { shard: 0, ..*sent })
-            .collect(),
+        charges_sent: sent.map(|sent| crate::model::SentCharge { shard: 0, ..*sent }).collect(),
         snapshots: history.snapshots.iter().map(snapshot_of).collect(),
-        losses: if shard == whole.hit_shard {
-            history.losses.clone()
-        } else {
-            Vec::new()
-        },
+        losses: if shard == whole.hit_shard { history.losses.clone() } else { Vec::new() },
         deaths: history.deaths.clone(),
         unanswered: history.unanswered,
         pauses: history.pauses.clone(),
@@ -137,8 +115,7 @@ pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, His
 impl CheckCase<'_> {
     /// Whether the fault affects a counter.
     pub(super) fn is_hit(&self, counter: usize) -> bool {
-        self.scenario.fault != SimFault::None
-            && self.scenario.shard_of(counter) == self.scenario.hit_shard
+        self.scenario.fault != SimFault::None && self.scenario.shard_of(counter) == self.scenario.hit_shard
     }
 
     /// Whether a limit is charged after a limit on the hit shard, or may be.
@@ -166,10 +143,7 @@ impl CheckCase<'_> {
         }
         // On a single store: those in which one limit was decided at once and the other timed out.
         let stepwise = |r: &&DecisionRecord| several || r.is_local();
-        let admitted = self
-            .records_of(counter)
-            .filter(|r| r.admitted)
-            .filter(stepwise);
+        let admitted = self.records_of(counter).filter(|r| r.admitted).filter(stepwise);
         let mut times: Vec<Nanos> = admitted.map(|r| r.at).collect();
         times.sort_unstable();
         let mut from = 0;

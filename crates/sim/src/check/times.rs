@@ -39,11 +39,8 @@ impl CheckCase<'_> {
     /// The admissions of a counter.
     pub(super) fn admitted(&self, counter: usize) -> Vec<Timed<'_>> {
         let exact = self.scenario.counting(counter) == Counting::Exact;
-        let mut charges = if exact && self.scenario.counts_ahead() {
-            self.charges_by_request(counter)
-        } else {
-            BTreeMap::new()
-        };
+        let mut charges =
+            if exact && self.scenario.counts_ahead() { self.charges_by_request(counter) } else { BTreeMap::new() };
         let mixed = self.scenario.counts_ahead() && self.scenario.ceiling.is_some();
         let mut timed = |record| {
             let mut times = self.timed(record);
@@ -54,9 +51,7 @@ impl CheckCase<'_> {
             // Decided by a lease on another limit: this limit was still charged in the store.
             if exact
                 && matches!(record.source, Source::Lease | Source::Lenient)
-                && let Some(at) = charges
-                    .get_mut(&(record.node, record.sent))
-                    .and_then(Vec::pop)
+                && let Some(at) = charges.get_mut(&(record.node, record.sent)).and_then(Vec::pop)
             {
                 (times.used, times.charged) = (at, at);
             }
@@ -72,11 +67,7 @@ impl CheckCase<'_> {
             Source::Lenient => (record.store_time_sent, record.store_time_sent),
             _ => (record.at, decided_at(record)),
         };
-        Timed {
-            record,
-            used,
-            charged,
-        }
+        Timed { record, used, charged }
     }
 
     /// When the store charged a counter, by node and time of sending.
@@ -84,10 +75,7 @@ impl CheckCase<'_> {
         let mut charges: BTreeMap<(usize, Nanos), Vec<Nanos>> = BTreeMap::new();
         for entry in self.ops_of(counter) {
             if let (OpKind::Charged(_), Some(at)) = (entry.kind, entry.at) {
-                charges
-                    .entry((entry.node, entry.sent))
-                    .or_default()
-                    .push(at);
+                charges.entry((entry.node, entry.sent)).or_default().push(at);
             }
         }
         charges
@@ -103,13 +91,6 @@ impl CheckCase<'_> {
 
 /// The time of the decision by the store's clock. A node that has never reached the store may be far off.
 fn decided_at(record: &DecisionRecord) -> Nanos {
-    let gap = record
-        .store_time_done
-        .since(record.at)
-        .max(record.at.since(record.store_time_done));
-    if gap > Nanos::from_secs(1) {
-        record.store_time_done
-    } else {
-        record.at
-    }
+    let gap = record.store_time_done.since(record.at).max(record.at.since(record.store_time_done));
+    if gap > Nanos::from_secs(1) { record.store_time_done } else { record.at }
 }

@@ -19,16 +19,10 @@ pub(super) fn judge(case: &CheckCase<'_>, findings: &mut Vec<BrokenPromise>) {
         findings.extend(detail.map(|detail| BrokenPromise { promise, detail }));
     };
     for (from, to) in calm_spans(case) {
-        found(
-            "clients get what the limit allows",
-            under_admitted(case, from, to),
-        );
+        found("clients get what the limit allows", under_admitted(case, from, to));
     }
     for subject in 0..case.scenario.subjects.len() {
-        found(
-            "nodes without the store use 0.9 of their shares",
-            unused_share(case, subject),
-        );
+        found("nodes without the store use 0.9 of their shares", unused_share(case, subject));
     }
 }
 
@@ -69,9 +63,7 @@ fn under_admitted(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> Option<String
     let mut snapshots = case.history.snapshots.iter();
     let snapshot = snapshots.find(|snapshot| from <= snapshot.at && snapshot.at < to)?;
     let records = case.history.records.iter();
-    let mut records: Vec<&DecisionRecord> = records
-        .filter(|r| snapshot.at <= r.sent && r.done < to)
-        .collect();
+    let mut records: Vec<&DecisionRecord> = records.filter(|r| snapshot.at <= r.sent && r.done < to).collect();
     records.sort_by_key(|record| judged_at(record));
     if !records.iter().all(|record| is_exact(record)) {
         return None; // another promise covers local decisions
@@ -79,9 +71,7 @@ fn under_admitted(case: &CheckCase<'_>, from: Nanos, to: Nanos) -> Option<String
     let expected = replay_all(case, snapshot, &records);
     let admitted = records.iter().filter(|record| record.admitted).count() as u64;
     let counters = case.scenario.counters() as u64;
-    let held = unused_leases(case, snapshot.at, to)
-        + unsynced(case, snapshot.at)
-        + inflow_during_round_trips(case);
+    let held = unused_leases(case, snapshot.at, to) + unsynced(case, snapshot.at) + inflow_during_round_trips(case);
     // However many units are elsewhere, they are not the whole limit.
     let slack = counters + held.min(expected / 4) + in_flight(case, snapshot);
     let enough = (admitted + slack) * 100 >= expected * min_percent(case);
@@ -168,19 +158,10 @@ fn judged_at(record: &DecisionRecord) -> Nanos {
 }
 
 /// How many of these requests all their limits admit, starting with the store's counters.
-pub(super) fn replay_all(
-    case: &CheckCase<'_>,
-    snapshot: &StoreSnapshot,
-    records: &[&DecisionRecord],
-) -> u64 {
-    let limits: Vec<Limit> = case
-        .counters()
-        .map(|counter| case.scenario.limit(counter))
-        .collect();
+pub(super) fn replay_all(case: &CheckCase<'_>, snapshot: &StoreSnapshot, records: &[&DecisionRecord]) -> u64 {
+    let limits: Vec<Limit> = case.counters().map(|counter| case.scenario.limit(counter)).collect();
     let held = limits.iter().zip(&snapshot.used);
-    let mut states: Vec<CounterState> = held
-        .map(|(limit, used)| limit.with_used(*used, snapshot.store_time))
-        .collect();
+    let mut states: Vec<CounterState> = held.map(|(limit, used)| limit.with_used(*used, snapshot.store_time)).collect();
     let ceiling = case.scenario.subjects.len();
     let mut admitted = 0;
     for record in records {
@@ -229,27 +210,15 @@ fn unused_share(case: &CheckCase<'_>, subject: usize) -> Option<String> {
     let limit = scenario.limit(subject);
     let nodes = u32::try_from(scenario.nodes).unwrap_or(u32::MAX);
     // The last rank has the smallest share.
-    let share = limit.share(Division {
-        percent: 80,
-        nodes,
-        rank: Some(nodes - 1),
-    })?;
+    let share = limit.share(Division { percent: 80, nodes, rank: Some(nodes - 1) })?;
     let window = scenario.spec.window.length();
-    let from = scenario
-        .fault_begins
-        .plus(Nanos::from_millis(1_300))
-        .plus(window);
+    let from = scenario.fault_begins.plus(Nanos::from_millis(1_300)).plus(window);
     let (mut expected, mut admitted) = (0, 0);
     for node in 0..scenario.nodes {
         let own = case.records_of(subject).filter(|r| r.node == node);
-        let own: Vec<&DecisionRecord> = own
-            .filter(|r| from <= r.done && r.done < scenario.fault_ends)
-            .collect();
+        let own: Vec<&DecisionRecord> = own.filter(|r| from <= r.done && r.done < scenario.fault_ends).collect();
         expected += replay(&share, &own);
-        admitted += own
-            .iter()
-            .filter(|r| r.admitted && r.source == Source::Fallback)
-            .count();
+        admitted += own.iter().filter(|r| r.admitted && r.source == Source::Fallback).count();
     }
     let slack = u64::from(nodes);
     let enough = (admitted as u64 + slack) * 10 >= expected * 9;

@@ -53,11 +53,7 @@ pub(super) struct ShardMap {
 impl ModelCluster {
     /// A cluster with one shard per model.
     pub fn new(models: impl IntoIterator<Item = SharedModel>) -> Self {
-        let member = |(shard, model)| ClusterMember {
-            id: ShardId(shard as u64),
-            shard,
-            model,
-        };
+        let member = |(shard, model)| ClusterMember { id: ShardId(shard as u64), shard, model };
         ModelCluster {
             members: Mutex::new(models.into_iter().enumerate().map(member).collect()),
             slot_owners: Mutex::default(),
@@ -98,8 +94,7 @@ impl ModelCluster {
     /// Assigns all hash slots to the shards, round robin.
     pub fn assign_all_slots(&self) {
         let shards = self.shard_count();
-        let hash_slots = (0..HASH_SLOTS as u16)
-            .map(|hash_slot| (HashSlot(hash_slot), usize::from(hash_slot) % shards));
+        let hash_slots = (0..HASH_SLOTS as u16).map(|hash_slot| (HashSlot(hash_slot), usize::from(hash_slot) % shards));
         self.slot_owners.lock().extend(hash_slots);
     }
 
@@ -117,12 +112,7 @@ impl ModelCluster {
 
     /// The id of the shard that owns a hash slot.
     fn owner_of(&self, hash_slot: HashSlot) -> Option<ShardId> {
-        let shard = self
-            .slot_owners
-            .lock()
-            .get(&hash_slot)
-            .copied()
-            .unwrap_or(0);
+        let shard = self.slot_owners.lock().get(&hash_slot).copied().unwrap_or(0);
         let members = self.members.lock();
         let member = members.iter().find(|member| member.shard == shard)?;
         Some(member.id)
@@ -168,16 +158,10 @@ impl ShardView {
             return Ok(());
         };
         if hash_slots.any(|hash_slot| hash_slot != first) {
-            self.cluster
-                .cross_slot_calls
-                .fetch_add(1, Ordering::Relaxed);
+            self.cluster.cross_slot_calls.fetch_add(1, Ordering::Relaxed);
             return Err(ModelRedirect::CrossSlot);
         }
-        if self.cluster.owner_of(first) == Some(self.id) {
-            Ok(())
-        } else {
-            Err(ModelRedirect::Moved(first))
-        }
+        if self.cluster.owner_of(first) == Some(self.id) { Ok(()) } else { Err(ModelRedirect::Moved(first)) }
     }
 
     /// Corrects the node's map after a redirect.
@@ -224,8 +208,7 @@ impl ModelShards {
     pub async fn run_map_refresh(self, sim: Sim) {
         loop {
             let jitter = sim.with_rng(|rng| rng.below(MAP_REFRESH_INTERVAL.get() / 2));
-            sim.sleep(MAP_REFRESH_INTERVAL.plus(Nanos::new(jitter)))
-                .await;
+            sim.sleep(MAP_REFRESH_INTERVAL.plus(Nanos::new(jitter))).await;
             self.refresh_map();
         }
     }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{CounterState, Limit, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, CounterSnapshot, LeaseReply, LimitReading, Outcome, Refund, Refunded,
-    ReservationLedger, Reserve, Restore, Role, Settle, Settled, Source,
+    Charge, ChargeSet, CounterSnapshot, LeaseReply, LimitReading, Outcome, Refund, Refunded, ReservationLedger,
+    Reserve, Restore, Role, Settle, Settled, Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -76,11 +76,7 @@ impl ModelCounters {
     /// Decides a charge set at `now`.
     pub fn decide(&mut self, set: &ChargeSet<'_>, mode: DecideMode, now: Nanos) -> Outcome {
         let mut open: Vec<OpenCounter> = Vec::new();
-        let of: Vec<usize> = set
-            .charges
-            .iter()
-            .map(|charge| self.open_counter(charge, &mut open, now))
-            .collect();
+        let of: Vec<usize> = set.charges.iter().map(|charge| self.open_counter(charge, &mut open, now)).collect();
         let before: Vec<CounterState> = open.iter().map(|o| o.state.clone()).collect();
         let mut verdicts = vec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
         let mut stepped = false;
@@ -117,20 +113,14 @@ impl ModelCounters {
         let readings = set.charges.iter().enumerate().map(|(i, charge)| {
             let mut state = open[of[i]].state.clone();
             let at = charge.limit.advance(&mut state, now);
-            LimitReading {
-                verdict: verdicts[i],
-                figures: charge.limit.figures(&state, at),
-            }
+            LimitReading { verdict: verdicts[i], figures: charge.limit.figures(&state, at) }
         });
         Outcome {
             admitted,
             readings: readings.collect::<SmallVec<_>>(),
             snapshots: of
                 .iter()
-                .map(|i| CounterSnapshot {
-                    state: open[*i].state.clone(),
-                    existed: open[*i].existed,
-                })
+                .map(|i| CounterSnapshot { state: open[*i].state.clone(), existed: open[*i].existed })
                 .collect(),
             at: now,
             source: Source::Exact,
@@ -138,12 +128,7 @@ impl ModelCounters {
         }
     }
 
-    fn open_counter(
-        &mut self,
-        charge: &Charge<'_>,
-        open: &mut Vec<OpenCounter>,
-        now: Nanos,
-    ) -> usize {
+    fn open_counter(&mut self, charge: &Charge<'_>, open: &mut Vec<OpenCounter>, now: Nanos) -> usize {
         let counter = charge.counter();
         if let Some(at) = open.iter().position(|o| o.counter == counter) {
             return at;
@@ -176,9 +161,7 @@ impl ModelCounters {
         let previous_expiry = self.records.get(&counter).map(|record| record.expires);
         let record = StoredCounter {
             limit: limit.clone(),
-            expires: limit
-                .fresh_at(&state, at)
-                .max(previous_expiry.unwrap_or(now)),
+            expires: limit.fresh_at(&state, at).max(previous_expiry.unwrap_or(now)),
             state,
         };
         let previous = self.records.insert(counter, record);
@@ -218,8 +201,7 @@ impl ModelCounters {
 
     /// Refunds the estimates of these counters that had expired at `expired_at`.
     pub(super) fn return_expired(&mut self, set: &ChargeSet<'_>, expired_at: Nanos, now: Nanos) {
-        self.journal
-            .push(UndoEntry::Reservations(self.reserved.clone()));
+        self.journal.push(UndoEntry::Reservations(self.reserved.clone()));
         for charge in &set.charges {
             for abandoned in self.reserved.take_expired(charge, expired_at) {
                 let mut estimate = charge.clone();
@@ -243,8 +225,7 @@ impl ModelCounters {
         if settle.is_too_late(now) {
             return Settled::Lapsed;
         }
-        self.journal
-            .push(UndoEntry::Reservations(self.reserved.clone()));
+        self.journal.push(UndoEntry::Reservations(self.reserved.clone()));
         let found = self.reserved.close(settle);
         self.decide(&settle.extra_charges(&found), DecideMode::Force, now);
         let charged = settle.refunds_charged_at(&found);
@@ -291,17 +272,9 @@ impl ModelCounters {
         let at = limit.advance(&mut state, now);
         let units = limit.draw(&mut state, at, charge.cost);
         let figures = limit.figures(&state, at);
-        let snapshot = CounterSnapshot {
-            state: state.clone(),
-            existed,
-        };
+        let snapshot = CounterSnapshot { state: state.clone(), existed };
         self.write(charge.counter(), limit, state, now);
-        LeaseReply {
-            units,
-            figures,
-            snapshot: Some(snapshot),
-            at: now,
-        }
+        LeaseReply { units, figures, snapshot: Some(snapshot), at: now }
     }
 
     /// Units in use of a counter.
@@ -325,8 +298,7 @@ impl ModelCounters {
         if let Some(record) = self.records.get_mut(&counter) {
             let previous = record.clone();
             (record.limit, record.state) = (limit.clone(), state);
-            self.journal
-                .push(UndoEntry::Counter(counter, Some(previous)));
+            self.journal.push(UndoEntry::Counter(counter, Some(previous)));
         }
     }
 
@@ -338,8 +310,7 @@ impl ModelCounters {
     /// Moves a counter to another store, with its refunds and reservations.
     pub fn move_counter(&mut self, counter: u128, to: &mut ModelCounters) {
         let record = self.records.remove(&counter);
-        self.journal
-            .push(UndoEntry::Counter(counter, record.clone()));
+        self.journal.push(UndoEntry::Counter(counter, record.clone()));
         if let Some(record) = record {
             let previous = to.records.insert(counter, record);
             to.journal.push(UndoEntry::Counter(counter, previous));

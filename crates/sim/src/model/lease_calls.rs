@@ -25,8 +25,7 @@ impl ModelLink {
             drawn => drawn?,
         };
         let replied_at = self.sim.now();
-        self.log
-            .update_op(index, |op| op.replied_at = Some(replied_at));
+        self.log.update_op(index, |op| op.replied_at = Some(replied_at));
         if self.variant == Variant::UsesReturnedLease
             && let Some(units) = Cost::new(drawn.units)
         {
@@ -48,19 +47,12 @@ impl ModelLink {
     /// The reply as the node receives it.
     fn as_received(&self, charge: &Charge<'_>, drawn: LeaseReply) -> LeaseReply {
         match self.variant {
-            Variant::ForgetsLeases => LeaseReply {
-                snapshot: None,
-                ..drawn
-            },
-            Variant::LeasesMore => LeaseReply {
-                units: drawn.units * 2,
-                ..drawn
-            },
+            Variant::ForgetsLeases => LeaseReply { snapshot: None, ..drawn },
+            Variant::LeasesMore => LeaseReply { units: drawn.units * 2, ..drawn },
             // As if the lease had been charged at the start of the window and had the whole window left.
-            Variant::OutlastsWindows => LeaseReply {
-                at: charge.limit.window_at(drawn.at).map_or(drawn.at, |w| w.0),
-                ..drawn
-            },
+            Variant::OutlastsWindows => {
+                LeaseReply { at: charge.limit.window_at(drawn.at).map_or(drawn.at, |w| w.0), ..drawn }
+            }
             _ => drawn,
         }
     }
@@ -70,12 +62,7 @@ impl ModelLink {
         let now = self.model.lock().time(self.sim.now());
         let mut state = charge.limit.fresh(now);
         let at = charge.limit.advance(&mut state, now);
-        LeaseReply {
-            units: charge.cost.get(),
-            figures: charge.limit.figures(&state, at),
-            snapshot: None,
-            at: now,
-        }
+        LeaseReply { units: charge.cost.get(), figures: charge.limit.figures(&state, at), snapshot: None, at: now }
     }
 
     fn refund_at_once(&self, charge: &Charge<'_>, units: Cost, charged: Nanos) {
@@ -85,10 +72,7 @@ impl ModelLink {
             id: u128::from(self.sim.with_rng(crate::Rng::next_u64)),
             charged_at: charged,
             expires_at: now.plus(Nanos::from_secs(10)),
-            set: ChargeSet::of([Charge {
-                cost: units,
-                ..charge.clone()
-            }]),
+            set: ChargeSet::of([Charge { cost: units, ..charge.clone() }]),
         };
         model.counters.refund(&refund, now);
         let kind = OpKind::Returned(units.get(), charged);
@@ -100,10 +84,7 @@ impl ModelLink {
         if self.variant == Variant::NeverRefunds {
             return Ok(Refunded::Done);
         }
-        let again = Refund {
-            id: !refund.id,
-            ..refund.clone()
-        };
+        let again = Refund { id: !refund.id, ..refund.clone() };
         let twice = self.variant == Variant::RetriesRefunds;
         let mut indexes = self.log_refund_ops(refund);
         if twice {
@@ -116,10 +97,7 @@ impl ModelLink {
             let refunded = match self.variant {
                 Variant::RefundsInFull => {
                     let charged = now;
-                    let full = Refund {
-                        charged_at: charged,
-                        ..refund.clone()
-                    };
+                    let full = Refund { charged_at: charged, ..refund.clone() };
                     model.counters.refund(&full, now)
                 }
                 _ => model.counters.refund(refund, now),

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{CounterState, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, HashSlot, Heartbeat, Inspection, LeaseReply, NodeId, Outcome,
-    PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Source,
-    Store, StoreError, StoreResult, StoreStatus,
+    Charge, ChargeSet, Epoch, HashSlot, Heartbeat, Inspection, LeaseReply, NodeId, Outcome, PermitReply, PermitRequest,
+    Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Source, Store, StoreError, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -77,10 +76,7 @@ enum LinkError {
 }
 
 fn unavailable(error: LinkError) -> StoreError {
-    StoreError::Unavailable {
-        waited: Nanos::ZERO,
-        source: Box::new(error),
-    }
+    StoreError::Unavailable { waited: Nanos::ZERO, source: Box::new(error) }
 }
 
 impl ModelLink {
@@ -115,20 +111,11 @@ impl ModelLink {
     #[must_use]
     pub fn at_distance(self, extra_latency: Nanos, log: &StoreLog) -> ModelLink {
         let log = log.clone();
-        ModelLink {
-            extra_latency,
-            log,
-            ..self
-        }
+        ModelLink { extra_latency, log, ..self }
     }
 
     /// A link of the same node to another store.
-    pub(super) fn connect_to(
-        &self,
-        model: &SharedModel,
-        shard: usize,
-        view: Option<ShardView>,
-    ) -> ModelLink {
+    pub(super) fn connect_to(&self, model: &SharedModel, shard: usize, view: Option<ShardView>) -> ModelLink {
         ModelLink {
             model: Arc::clone(model),
             shard,
@@ -175,11 +162,7 @@ impl ModelLink {
             if self.variant == Variant::NodeClock {
                 now = now.plus(self.skew);
             }
-            let epoch = if model.reports_epoch {
-                model.store_epoch
-            } else {
-                0
-            };
+            let epoch = if model.reports_epoch { model.store_epoch } else { 0 };
             (run(&mut model, now), epoch, model.conditions.down)
         };
         if down || self.is_lost(|conditions| conditions.replies_lost) {
@@ -199,11 +182,7 @@ impl ModelLink {
         loop {
             let (conditions, process, epoch) = {
                 let model = self.model.lock();
-                let epoch = if model.reports_epoch {
-                    model.store_epoch
-                } else {
-                    0
-                };
+                let epoch = if model.reports_epoch { model.store_epoch } else { 0 };
                 (model.conditions, model.process, epoch)
             };
             if conditions.down {
@@ -224,27 +203,15 @@ impl ModelLink {
 
     async fn travel(&self) {
         let conditions = self.model.lock().conditions;
-        let jitter = self
-            .sim
-            .with_rng(|rng| rng.below(conditions.jitter.get() + 1));
-        self.sim
-            .sleep(
-                conditions
-                    .min_latency
-                    .plus(Nanos::new(jitter))
-                    .plus(self.extra_latency),
-            )
-            .await;
+        let jitter = self.sim.with_rng(|rng| rng.below(conditions.jitter.get() + 1));
+        self.sim.sleep(conditions.min_latency.plus(Nanos::new(jitter)).plus(self.extra_latency)).await;
     }
 
     /// Delays the reply, if the network conditions say so.
     async fn delay_reply(&self) -> StoreResult<()> {
         let lateness = self.model.lock().conditions.lateness;
         let here = lateness.node.is_none_or(|node| node == self.node);
-        if !here
-            || lateness.per_mille == 0
-            || !self.sim.with_rng(|rng| rng.chance(lateness.per_mille))
-        {
+        if !here || lateness.per_mille == 0 || !self.sim.with_rng(|rng| rng.chance(lateness.per_mille)) {
             return Ok(());
         }
         if self.variant == Variant::LosesLateReplies {
@@ -257,21 +224,8 @@ impl ModelLink {
     }
 
     /// Logs an operation that the store performs for this node now, and when it was sent.
-    pub(super) fn log_op(
-        &self,
-        counter: u128,
-        sent: Nanos,
-        at: Option<Nanos>,
-        kind: OpKind,
-    ) -> usize {
-        self.log.push_op(StoreOp {
-            node: self.node,
-            counter,
-            sent,
-            at,
-            replied_at: None,
-            kind,
-        })
+    pub(super) fn log_op(&self, counter: u128, sent: Nanos, at: Option<Nanos>, kind: OpKind) -> usize {
+        self.log.push_op(StoreOp { node: self.node, counter, sent, at, replied_at: None, kind })
     }
 
     /// Logs charges.
@@ -306,10 +260,7 @@ impl ModelLink {
         let known = seen.get(&charge.counter());
         let used = known.map_or(0, |(limit, state)| units_in(limit, state));
         let cost = charge.cost.get() + used / 2;
-        Charge {
-            cost: Cost::new(cost).unwrap_or(charge.cost),
-            ..charge.clone()
-        }
+        Charge { cost: Cost::new(cost).unwrap_or(charge.cost), ..charge.clone() }
     }
 }
 
@@ -332,11 +283,7 @@ fn units_in(limit: &Limit, state: &CounterState) -> u64 {
 
 impl Store for ModelLink {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        self.charges_sent.lock().push(SentCharge {
-            at: self.sim.now(),
-            node: self.node,
-            shard: self.shard,
-        });
+        self.charges_sent.lock().push(SentCharge { at: self.sim.now(), node: self.node, shard: self.shard });
         let sent = self.sim.now();
         let mut outcome = self
             .call_for(subjects_of(set), |model, now| {
@@ -357,10 +304,7 @@ impl Store for ModelLink {
         self.remember(set, &outcome);
         if self.variant == Variant::RemembersTooLong {
             for reading in &mut outcome.readings {
-                if let Verdict::Deny {
-                    retry: Retry::After(wait),
-                } = &mut reading.verdict
-                {
+                if let Verdict::Deny { retry: Retry::After(wait) } = &mut reading.verdict {
                     *wait = wait.plus(*wait);
                 }
             }
@@ -369,10 +313,7 @@ impl Store for ModelLink {
     }
 
     async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        self.call_for(subjects_of(set), |model, now| {
-            model.counters.decide(set, DecideMode::Peek, now)
-        })
-        .await
+        self.call_for(subjects_of(set), |model, now| model.counters.decide(set, DecideMode::Peek, now)).await
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
@@ -423,10 +364,7 @@ impl Store for ModelLink {
     }
 
     async fn restore(&self, snapshots: &[Restore<'_>]) -> StoreResult<()> {
-        let subjects = snapshots
-            .iter()
-            .map(|snapshot| snapshot.charge.subject)
-            .collect();
+        let subjects = snapshots.iter().map(|snapshot| snapshot.charge.subject).collect();
         self.call_for(subjects, |model, now| match self.variant {
             Variant::NeverRestores => {}
             Variant::MergesBySum => {
@@ -435,10 +373,7 @@ impl Store for ModelLink {
                     let mut state = snapshot.state.clone();
                     let at = limit.advance(&mut state, now);
                     if let Some(cost) = Cost::new(limit.used(&state, at)) {
-                        let charge = Charge {
-                            cost,
-                            ..snapshot.charge.clone()
-                        };
+                        let charge = Charge { cost, ..snapshot.charge.clone() };
                         let set = ChargeSet::of([charge]);
                         model.counters.decide(&set, DecideMode::Force, now);
                     }
@@ -452,12 +387,7 @@ impl Store for ModelLink {
             }
             _ => {
                 model.counters.restore(snapshots, now);
-                self.log_reservation(
-                    model,
-                    &ChargeSet::default(),
-                    ReservationEventKind::Restored,
-                    now,
-                );
+                self.log_reservation(model, &ChargeSet::default(), ReservationEventKind::Restored, now);
             }
         })
         .await
@@ -508,21 +438,14 @@ impl Store for ModelLink {
 impl Probe for ModelLink {
     async fn heartbeat(&self, heartbeat: Heartbeat) -> StoreResult<StoreStatus> {
         let now = self.sim.clone();
-        let mut status = self
-            .call(|model, _| model.record_heartbeat(heartbeat, now.now()))
-            .await?;
+        let mut status = self.call(|model, _| model.record_heartbeat(heartbeat, now.now())).await?;
         self.heartbeats.fetch_add(1, Ordering::Relaxed);
         if self.variant == Variant::IgnoresPeers {
-            status
-                .heartbeats
-                .retain(|known| known.node == heartbeat.node);
+            status.heartbeats.retain(|known| known.node == heartbeat.node);
         }
         if self.variant == Variant::ImaginesPeers {
             let imagined = status.heartbeats.clone().into_iter().flat_map(|heartbeat| {
-                [1, 2].map(|more| Heartbeat {
-                    node: NodeId(heartbeat.node.0.wrapping_add(more)),
-                    ..heartbeat
-                })
+                [1, 2].map(|more| Heartbeat { node: NodeId(heartbeat.node.0.wrapping_add(more)), ..heartbeat })
             });
             status.heartbeats.extend(imagined);
         }

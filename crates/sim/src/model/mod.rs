@@ -25,8 +25,7 @@ pub use self::counters::{DecideMode, ModelCounters};
 pub use self::link::{CONNECTION_TIMEOUT, ModelLink, SentCharge};
 use self::permits::ModelPermits;
 pub use self::store_log::{
-    CounterChange, OpKind, PermitEvent, PermitVerb, ReservationEvent, ReservationEventKind,
-    StoreLog, StoreOp,
+    CounterChange, OpKind, PermitEvent, PermitVerb, ReservationEvent, ReservationEventKind, StoreLog, StoreOp,
 };
 use crate::executor::Sim;
 
@@ -67,12 +66,7 @@ pub struct Lateness {
 
 impl Lateness {
     /// No reply is late.
-    pub const NONE: Lateness = Lateness {
-        per_mille: 0,
-        min: Nanos::ZERO,
-        max: Nanos::ZERO,
-        node: None,
-    };
+    pub const NONE: Lateness = Lateness { per_mille: 0, min: Nanos::ZERO, max: Nanos::ZERO, node: None };
 }
 
 impl NetworkConditions {
@@ -147,12 +141,7 @@ impl Model {
     pub fn time(&self, now: Nanos) -> Nanos {
         let gained = i128::from(now.get()) * i128::from(self.drift) / 1_000_000_000;
         let gained = i64::try_from(gained).unwrap_or(0);
-        Nanos::new(
-            self.clock_offset
-                .plus(now)
-                .get()
-                .saturating_add_signed(gained),
-        )
+        Nanos::new(self.clock_offset.plus(now).get().saturating_add_signed(gained))
     }
 
     /// Sets the network conditions. A process that goes down does not come back: the next one is a new
@@ -211,11 +200,7 @@ impl Model {
     /// The last heartbeat that a replica would find if it were promoted now. Zero if it lacks an acknowledged
     /// one.
     pub(crate) fn replica_heartbeat(&self) -> Nanos {
-        if self.lacks_heartbeats() {
-            Nanos::ZERO
-        } else {
-            self.replicated_heartbeat
-        }
+        if self.lacks_heartbeats() { Nanos::ZERO } else { self.replicated_heartbeat }
     }
 
     /// Whether the replica lacks an acknowledged heartbeat.
@@ -235,17 +220,12 @@ impl Model {
         let point = self.restore_points.entry(heartbeat.node).or_default();
         let complete_until = point.record(heartbeat.restored, &reply);
         self.heartbeats.insert(heartbeat.node, (heartbeat, now));
-        self.heartbeats
-            .retain(|_, (_, seen_at)| now.since(*seen_at) < HEARTBEAT_TTL);
+        self.heartbeats.retain(|_, (_, seen_at)| now.since(*seen_at) < HEARTBEAT_TTL);
         StoreStatus {
             epoch: Epoch(self.store_epoch),
             at,
             complete_until,
-            heartbeats: self
-                .heartbeats
-                .values()
-                .map(|(heartbeat, _)| *heartbeat)
-                .collect(),
+            heartbeats: self.heartbeats.values().map(|(heartbeat, _)| *heartbeat).collect(),
         }
     }
 }

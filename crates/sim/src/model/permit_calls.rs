@@ -13,11 +13,7 @@ const UNLIMITED: Nanos = Nanos::from_secs(1_000_000);
 
 impl ModelLink {
     /// Calls the store about a permit and logs the result.
-    pub(super) async fn call_permit(
-        &self,
-        request: &PermitRequest<'_>,
-        verb: PermitVerb,
-    ) -> StoreResult<PermitReply> {
+    pub(super) async fn call_permit(&self, request: &PermitRequest<'_>, verb: PermitVerb) -> StoreResult<PermitReply> {
         self.call_for(vec![request.subject], |model, now| {
             let reply = self.apply(&mut model.permits, request, verb, now);
             self.log.record_permit(PermitEvent {
@@ -42,10 +38,7 @@ impl ModelLink {
         verb: PermitVerb,
         now: Nanos,
     ) -> PermitReply {
-        let unlimited = PermitRequest {
-            ttl: UNLIMITED,
-            ..*request
-        };
+        let unlimited = PermitRequest { ttl: UNLIMITED, ..*request };
         let request = match self.variant {
             Variant::PermitsNeverExpire => &unlimited,
             _ => request,
@@ -58,10 +51,7 @@ impl ModelLink {
             (PermitVerb::Release, Variant::ReleasesNothing) => permits.renew(request, now),
             (PermitVerb::Release, Variant::ReleasesAnother) => {
                 let another = permits.other_holder(request, now);
-                let other = PermitRequest {
-                    holder: another.unwrap_or(request.holder),
-                    ..*request
-                };
+                let other = PermitRequest { holder: another.unwrap_or(request.holder), ..*request };
                 permits.release(&other, now);
                 permits.release(request, now)
             }

@@ -89,18 +89,12 @@ impl ModelPermits {
     /// Releases all permits of a counter and returns their number.
     pub(super) fn release_all(&mut self, counter: u128, now: Nanos) -> u64 {
         let freed = self.holders.remove(&counter).unwrap_or_default();
-        let written = freed
-            .iter()
-            .map(|(holder, until)| (counter, *holder, Some(*until)));
+        let written = freed.iter().map(|(holder, until)| (counter, *holder, Some(*until)));
         self.journal.extend(written);
         freed.values().filter(|until| **until > now).count() as u64
     }
 }
 
 fn reply(granted: bool, holders: &Holders) -> PermitReply {
-    PermitReply {
-        granted,
-        in_use: u32::try_from(holders.len()).unwrap_or(u32::MAX),
-        source: Source::Exact,
-    }
+    PermitReply { granted, in_use: u32::try_from(holders.len()).unwrap_or(u32::MAX), source: Source::Exact }
 }

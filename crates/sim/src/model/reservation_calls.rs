@@ -1,8 +1,6 @@
 //! Reserve and settle calls between a node and its store, with the deliberate mistakes of [`Variant`].
 
-use tidegate_core::store::{
-    ChargeSet, Outcome, Refund, Reserve, Settle, Settled, StoreResult, Used,
-};
+use tidegate_core::store::{ChargeSet, Outcome, Refund, Reserve, Settle, Settled, StoreResult, Used};
 use tidegate_core::units::Nanos;
 
 use super::Model;
@@ -15,11 +13,8 @@ impl ModelLink {
     pub(super) async fn call_reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         self.call_for(subjects_of(&reserve.set), |model, now| {
             let outcome = self.reserve_estimate(model, reserve, now);
-            let event = ReservationEventKind::Reserved {
-                id: reserve.id,
-                lasts: reserve.ttl,
-                admitted: outcome.admitted,
-            };
+            let event =
+                ReservationEventKind::Reserved { id: reserve.id, lasts: reserve.ttl, admitted: outcome.admitted };
             self.log_reservation(model, &reserve.set, event, now);
             outcome
         })
@@ -90,10 +85,7 @@ impl ModelLink {
             (Variant::ForgivesDebt, Used::Known(used)) => {
                 let charges = settle.set.charges.iter().zip(used);
                 let capped = charges.map(|(charge, used)| charge.cost.get().min(*used));
-                let less = Settle {
-                    used: Used::Known(capped.collect()),
-                    ..settle.clone()
-                };
+                let less = Settle { used: Used::Known(capped.collect()), ..settle.clone() };
                 counters.settle(&less, now)
             }
             _ => counters.settle(settle, now),
@@ -107,12 +99,7 @@ impl ModelLink {
 
     /// Logs a refund.
     pub(super) fn log_refund_event(&self, model: &mut Model, refund: &Refund<'_>, now: Nanos) {
-        self.log_reservation(
-            model,
-            &refund.set,
-            ReservationEventKind::Returned(refund.charged_at),
-            now,
-        );
+        self.log_reservation(model, &refund.set, ReservationEventKind::Returned(refund.charged_at), now);
     }
 
     /// Logs an operation that the store has just performed.

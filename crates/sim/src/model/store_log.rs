@@ -139,10 +139,7 @@ pub struct StoreLog {
 impl StoreLog {
     /// A log of every operation on a counter, for runs with reservations.
     pub(crate) fn with_reservations() -> Self {
-        StoreLog {
-            reservation_events: Some(Arc::default()),
-            ..StoreLog::default()
-        }
+        StoreLog { reservation_events: Some(Arc::default()), ..StoreLog::default() }
     }
 
     /// Logs a call and returns its index.

@@ -91,12 +91,8 @@ impl SimFault {
     };
 
     /// Every fault with late replies of a healthy store.
-    pub const LATENESS: [SimFault; 4] = [
-        SimFault::LateReplies,
-        SimFault::Stalls,
-        SimFault::SlowNode,
-        SimFault::LateAndLost,
-    ];
+    pub const LATENESS: [SimFault; 4] =
+        [SimFault::LateReplies, SimFault::Stalls, SimFault::SlowNode, SimFault::LateAndLost];
 
     /// Every fault of one shard.
     pub const OF_A_SHARD: [SimFault; 11] = [
@@ -129,22 +125,12 @@ impl SimFault {
 
     /// Whether the store's clock steps.
     pub fn steps_clock(self) -> bool {
-        matches!(
-            self,
-            SimFault::StepForward | SimFault::StepBack | SimFault::FailoverSkewed
-        )
+        matches!(self, SimFault::StepForward | SimFault::StepBack | SimFault::FailoverSkewed)
     }
 
     /// Whether the store is unavailable from the beginning of the fault to its end.
     pub fn is_outage(self) -> bool {
-        matches!(
-            self,
-            SimFault::Kill
-                | SimFault::KillEmpty
-                | SimFault::Hang
-                | SimFault::Slow
-                | SimFault::BlackHole
-        )
+        matches!(self, SimFault::Kill | SimFault::KillEmpty | SimFault::Hang | SimFault::Slow | SimFault::BlackHole)
     }
 
     /// Whether the store is healthy and its replies are late.
@@ -156,11 +142,7 @@ impl SimFault {
     pub fn hits_a_node(self) -> bool {
         matches!(
             self,
-            SimFault::Pause
-                | SimFault::NodeDeath
-                | SimFault::DeathWithStore
-                | SimFault::Drain
-                | SimFault::Chaos
+            SimFault::Pause | SimFault::NodeDeath | SimFault::DeathWithStore | SimFault::Drain | SimFault::Chaos
         )
     }
 }

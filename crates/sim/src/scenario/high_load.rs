@@ -8,9 +8,7 @@ use tidegate_core::algorithms::{Algorithm, Spec};
 use tidegate_core::store::Counting;
 use tidegate_core::units::Nanos;
 
-use super::{
-    ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, LoadPeriod, Routing, Scenario, SimFault, SimSubject,
-};
+use super::{ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, LoadPeriod, Routing, Scenario, SimFault, SimSubject};
 use crate::rng::Rng;
 
 /// A family of runs.
@@ -63,9 +61,7 @@ impl ScenarioKind {
 
     /// The kind with this name.
     pub fn from_name(name: &str) -> Option<ScenarioKind> {
-        ScenarioKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == name)
+        ScenarioKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// The run of this kind for `seed`.
@@ -164,11 +160,7 @@ impl Scenario {
             subject.mean_interval = Nanos::new(subject.mean_interval.get() * rate / max);
         }
         let rate = max;
-        scenario.spec = Spec::new(
-            scenario.spec.algorithm,
-            rate * window.get() / 1_000_000_000,
-            window,
-        );
+        scenario.spec = Spec::new(scenario.spec.algorithm, rate * window.get() / 1_000_000_000, window);
         scenario.ceiling = None;
         scenario.use_leases(lasts, &mut rng);
         let one_way = rng.between(40, 150);
@@ -219,10 +211,7 @@ impl Scenario {
             0 => at,
             gaps => at.plus(Nanos::new(more * period as u64 / gaps)),
         };
-        let hit_period = self
-            .load_periods
-            .iter()
-            .position(|(_, to)| self.fault_begins < *to);
+        let hit_period = self.load_periods.iter().position(|(_, to)| self.fault_begins < *to);
         let hit_period = hit_period.unwrap_or(0);
         self.fault_begins = later(hit_period, self.fault_begins);
         self.fault_ends = later(hit_period, self.fault_ends);
@@ -245,14 +234,8 @@ fn high_load(seed: u64, fault: SimFault, algorithms: &[Algorithm], rng: &mut Rng
     let subjects = rng.between(1, 2);
     let load = rng.pick(&[5, 9, 12, 30]);
     let mean_interval = Nanos::new(window.get() * 10 / scenario.spec.count / load);
-    scenario.subjects = (0..subjects)
-        .map(|_| subject(&scenario.spec, mean_interval, rng))
-        .collect();
-    let ceiling = Spec::new(
-        rng.pick(algorithms),
-        scenario.spec.count * subjects * 7 / 10,
-        window,
-    );
+    scenario.subjects = (0..subjects).map(|_| subject(&scenario.spec, mean_interval, rng)).collect();
+    let ceiling = Spec::new(rng.pick(algorithms), scenario.spec.count * subjects * 7 / 10, window);
     scenario.ceiling = rng.chance(350).then_some(ceiling);
     schedule(&mut scenario, rng);
     scenario
@@ -277,13 +260,7 @@ fn subject(spec: &Spec, mean_interval: Nanos, rng: &mut Rng) -> SimSubject {
     let span = |least, max, rng: &mut Rng| Nanos::from_millis(rng.between(least, max));
     SimSubject {
         mean_interval,
-        routing: rng.pick(&[
-            Routing::Spread,
-            Routing::Skewed,
-            Routing::Skewed,
-            Routing::Sticky,
-            Routing::Rotating,
-        ]),
+        routing: rng.pick(&[Routing::Spread, Routing::Skewed, Routing::Skewed, Routing::Sticky, Routing::Rotating]),
         arrivals: match rng.below(6) {
             0 | 1 => ArrivalPattern::OnOff(span(20, 300, rng), span(20, 600, rng)),
             2 => {
@@ -311,10 +288,7 @@ fn schedule(scenario: &mut Scenario, rng: &mut Rng) {
         _ => Nanos::ZERO,
     };
     let calm = |rng: &mut Rng| span(1_200, 2_200, rng);
-    let recovery = Nanos::from_millis(2_200)
-        .plus(window)
-        .plus(window)
-        .plus(longer);
+    let recovery = Nanos::from_millis(2_200).plus(window).plus(window).plus(longer);
     let late = scenario.fault == SimFault::LateStore;
     let mut from = LOAD_BEGINS;
     let mut periods: Vec<LoadPeriod> = Vec::new();

@@ -33,23 +33,14 @@ impl Scenario {
         };
         let lasts = Nanos::from_millis(rng.pick(&[900, 1_500, 3_000, 6_000]));
         let mean_session = Nanos::from_millis(rng.between(300, 3_000));
-        scenario.work = Work::Permits(PermitWork {
-            max_open: max_open as u32,
-            lasts,
-            mean_session,
-        });
+        scenario.work = Work::Permits(PermitWork { max_open: max_open as u32, lasts, mean_session });
         // From half to three times the limit.
         let load = rng.between(5, 30);
         let mean_interval = Nanos::new(mean_session.get() / max_open * 10 / load);
         let subjects = 0..rng.between(1, 2);
         let subject = |_| SimSubject {
             mean_interval,
-            routing: rng.pick(&[
-                Routing::Spread,
-                Routing::Spread,
-                Routing::Skewed,
-                Routing::Rotating,
-            ]),
+            routing: rng.pick(&[Routing::Spread, Routing::Spread, Routing::Skewed, Routing::Rotating]),
             arrivals: ArrivalPattern::Steady,
         };
         scenario.subjects = subjects.map(subject).collect();

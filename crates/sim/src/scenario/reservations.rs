@@ -10,11 +10,7 @@ use super::{ArrivalPattern, Routing, Scenario, SimFault, SimSubject};
 use crate::rng::Rng;
 
 /// Algorithms in which nothing drains within a window.
-const WINDOWED: [Algorithm; 3] = [
-    Algorithm::FixedWindow,
-    Algorithm::SlidingWindow,
-    Algorithm::SlidingWindowStrict,
-];
+const WINDOWED: [Algorithm; 3] = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingWindowStrict];
 
 /// A window that is longer than a run and began long before it.
 const LONG_WINDOW: Nanos = Nanos::from_secs(3_600);
@@ -49,10 +45,7 @@ impl Scenario {
             1 => (500, 2_000),
             _ => (1_000, 4_000),
         };
-        let ttl_range = (
-            Nanos::from_millis(ttl_range.0),
-            Nanos::from_millis(ttl_range.1),
-        );
+        let ttl_range = (Nanos::from_millis(ttl_range.0), Nanos::from_millis(ttl_range.1));
         let estimates = ReservationWork {
             max_estimate: (capacity / rng.between(3, 12)).max(1),
             max_used_in_long_window: long_window.then_some(capacity / 500),
@@ -63,17 +56,9 @@ impl Scenario {
         scenario.ceiling = rng.chance(250).then(|| {
             let subjects = scenario.subjects.len() as u64;
             let count = scenario.spec.count * subjects * 7 / 10;
-            Spec::new(
-                scenario.spec.algorithm,
-                count.max(1),
-                scenario.spec.window.length(),
-            )
+            Spec::new(scenario.spec.algorithm, count.max(1), scenario.spec.window.length())
         });
-        let window = if long_window {
-            Nanos::ZERO
-        } else {
-            scenario.spec.window.length()
-        };
+        let window = if long_window { Nanos::ZERO } else { scenario.spec.window.length() };
         let drains = window.plus(window).plus(ttl_range.1).plus(ttl_range.1);
         scenario.schedule_with_rests(drains.plus(Nanos::from_secs(3)), &mut rng);
         scenario
@@ -108,12 +93,7 @@ fn subjects(scenario: &Scenario, estimates: ReservationWork, rng: &mut Rng) -> V
     let subjects = 0..rng.between(1, 3);
     let subject = |_| SimSubject {
         mean_interval: Nanos::new(mean_interval),
-        routing: rng.pick(&[
-            Routing::Spread,
-            Routing::Spread,
-            Routing::Skewed,
-            Routing::Rotating,
-        ]),
+        routing: rng.pick(&[Routing::Spread, Routing::Spread, Routing::Skewed, Routing::Rotating]),
         arrivals: ArrivalPattern::Steady,
     };
     subjects.map(subject).collect()

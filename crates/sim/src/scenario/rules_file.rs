@@ -23,14 +23,10 @@ impl Scenario {
             );
         }
         let own = self.rule("own", "user", variant.misread(&self.spec), self.counting);
-        let ceiling = self.ceiling.as_ref().map_or(String::new(), |spec| {
-            self.rule(
-                "ceiling",
-                "global",
-                variant.misread(spec),
-                self.ceiling_counting,
-            )
-        });
+        let ceiling = self
+            .ceiling
+            .as_ref()
+            .map_or(String::new(), |spec| self.rule("ceiling", "global", variant.misread(spec), self.ceiling_counting));
         format!("version: 1\nrules:\n{own}{ceiling}")
     }
 

@@ -16,10 +16,7 @@ use self::recording_store::{LeaseTestbed, MS, RecordedCall, TestLimit, leased};
 
 /// A thousand per second, counted in windows of a hundred seconds: the inflow of one lease is a hundred.
 fn roomy(subject: u128) -> TestLimit {
-    TestLimit::new(
-        subject,
-        &leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100)),
-    )
+    TestLimit::new(subject, &leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100)))
 }
 
 fn draws(calls: &[RecordedCall]) -> Vec<(u64, u64)> {
@@ -36,10 +33,7 @@ fn a_lease_is_drawn_from_the_eighth_request_within_half_a_lease_lifetime() {
     assert_eq!(setup.stream(&own, 7, Nanos::ZERO), "eeeeeee");
     assert_eq!(setup.store.calls(), [RecordedCall::Charge(1); 7]);
     assert_eq!(setup.stream(&own, 2, Nanos::ZERO), "el");
-    assert_eq!(
-        setup.store.calls(),
-        [RecordedCall::Charge(1), RecordedCall::Draw(8, 8)]
-    );
+    assert_eq!(setup.store.calls(), [RecordedCall::Charge(1), RecordedCall::Draw(8, 8)]);
 }
 
 #[test]
@@ -118,9 +112,7 @@ fn a_lease_expires_from_when_its_draw_was_sent() {
     setup.pass(MS(60));
     assert_eq!(setup.stream(&own, 1, MS(39)), "l");
     assert_eq!(setup.stream(&own, 1, MS(1)), "l", "at 99 ms");
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     assert_eq!(setup.stream(&own, 1, Nanos::ZERO), "e", "at 100 ms");
 }
 
@@ -130,9 +122,7 @@ fn a_lease_whose_reply_arrives_after_its_expiry_is_returned() {
     setup.store.behave(|behaviour| behaviour.one_way = MS(60));
     setup.flood(&own, 8);
     setup.pass(MS(120));
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     assert_eq!(setup.stream(&own, 1, MS(5)), "e");
     let calls = setup.store.calls();
     assert!(calls.contains(&RecordedCall::Draw(8, 8)) && calls.contains(&RecordedCall::Refund(8)));
@@ -150,14 +140,7 @@ fn idle_leases_are_returned_and_used_ones_stay() {
     assert_eq!(setup.used_units(&own), 10);
     let stats = setup.lease.stats();
     assert_eq!((stats.leases_drawn, stats.units_drawn), (1, 8));
-    assert_eq!(
-        (
-            stats.units_returned,
-            stats.units_lapsed,
-            stats.units_outstanding
-        ),
-        (6, 0, 0)
-    );
+    assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (6, 0, 0));
 }
 
 #[test]
@@ -191,19 +174,10 @@ fn the_store_decides_the_exact_limits_of_a_request_and_its_denial_returns_leased
         result.map(|o| (o.admitted, o.source, o.readings[0].figures.remaining))
     };
     let left = 100_000 - 9;
-    assert_eq!(
-        charge().expect("a decision"),
-        (true, Source::Lease, left - 1)
-    );
-    assert_eq!(
-        charge().expect("a decision"),
-        (true, Source::Lease, left - 2)
-    );
+    assert_eq!(charge().expect("a decision"), (true, Source::Lease, left - 1));
+    assert_eq!(charge().expect("a decision"), (true, Source::Lease, left - 2));
     let held = setup.lease.stats().units_outstanding;
-    assert_eq!(
-        charge().expect("a decision"),
-        (false, Source::Exact, left - 2)
-    );
+    assert_eq!(charge().expect("a decision"), (false, Source::Exact, left - 2));
     setup.store.behave(|behaviour| behaviour.fails = true);
     assert!(charge().is_err());
     assert_eq!(setup.lease.stats().units_outstanding, held);
@@ -220,10 +194,7 @@ fn a_request_that_cannot_be_covered_goes_to_the_store_as_a_whole() {
     let outcome = setup.sim.block_on(setup.lease.charge(&set));
     assert_eq!(outcome.expect("a decision").source, Source::Exact);
     assert_eq!(setup.lease.stats().units_outstanding, held);
-    assert_eq!(
-        (setup.used_units(&hot), setup.used_units(&cold)),
-        (8 + 8 + 1, 1)
-    );
+    assert_eq!((setup.used_units(&hot), setup.used_units(&cold)), (8 + 8 + 1, 1));
 }
 
 #[test]
@@ -249,10 +220,7 @@ fn a_nearly_used_limit_is_counted_exactly() {
     let other = setup.second_node();
     let mut admitted = 0;
     for _ in 0..500 {
-        admitted += setup
-            .stream(&own, 1, Nanos::ZERO)
-            .matches(['e', 'l'])
-            .count();
+        admitted += setup.stream(&own, 1, Nanos::ZERO).matches(['e', 'l']).count();
         let result = setup.sim.block_on(other.charge(&own.set(1)));
         admitted += usize::from(result.expect("a decision").admitted);
         setup.pass(MS(1));
@@ -279,11 +247,7 @@ fn another_lease_is_drawn_when_a_request_costs_more_than_the_node_holds() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 8, Nanos::ZERO);
     assert_eq!(setup.lease.stats().units_outstanding, 8);
-    assert_eq!(
-        setup.charge(&own, 20).source,
-        Source::Lease,
-        "from two leases"
-    );
+    assert_eq!(setup.charge(&own, 20).source, Source::Lease, "from two leases");
     assert_eq!(setup.lease.stats().units_outstanding, 8 + 28 - 20);
 }
 
@@ -296,19 +260,12 @@ fn a_waiting_lease_plus_the_inflow_meanwhile_is_the_burst_as_written() {
     let (setup, own) = (LeaseTestbed::new(), TestLimit::new(1, &spec));
     setup.stream(&own, 20_000, Nanos::ZERO); // so that the estimated demand is high
     setup.pass(MS(300));
-    assert_eq!(
-        setup.stream(&own, 1, MS(45)),
-        "l",
-        "after a wait for the draw"
-    );
+    assert_eq!(setup.stream(&own, 1, MS(45)), "l", "after a wait for the draw");
     assert_eq!(setup.lease.stats().units_outstanding, 99);
     setup.store.behave(|behaviour| behaviour.epoch = None); // no more leases are drawn
     assert_eq!(setup.stream(&own, 1, MS(45)), "l");
     assert_eq!(setup.stream(&own, 1, MS(9)), "l");
-    let at_once: u64 = [97, 199, 4]
-        .into_iter()
-        .filter(|cost| setup.charge(&own, *cost).admitted)
-        .sum();
+    let at_once: u64 = [97, 199, 4].into_iter().filter(|cost| setup.charge(&own, *cost).admitted).sum();
     assert_eq!(at_once, 97 + 199);
 }
 
@@ -328,18 +285,9 @@ fn after_a_denied_draw_requests_are_denied_without_store_calls_for_a_moment() {
     setup.pass(MS(19));
     assert!(!setup.charge(&own, 1).admitted);
     assert_eq!(setup.store.calls(), [], "no call was sent");
-    assert!(
-        setup.charge(&own, 2).admitted,
-        "the store decides larger costs"
-    );
+    assert!(setup.charge(&own, 2).admitted, "the store decides larger costs");
     // With an exact limit in the set, the store decides.
-    let exact = TestLimit::new(
-        2,
-        &Spec {
-            lease_ttl: None,
-            ..spec
-        },
-    );
+    let exact = TestLimit::new(2, &Spec { lease_ttl: None, ..spec });
     let outcome = setup.sim.block_on(setup.lease.charge(&both(&own, &exact)));
     assert!(outcome.expect("a decision").admitted);
     setup.pass(MS(1));
@@ -353,23 +301,14 @@ fn refunded_units_are_available_at_once() {
     let first = setup.charge(&own, 1);
     setup.stream(&own, 300, Nanos::ZERO);
     assert_eq!(setup.charge(&own, 1).source, Source::DenyCache);
-    let refund = Refund {
-        id: 1,
-        charged_at: first.at,
-        expires_at: first.at.plus(MS(1_000)),
-        set: own.set(1),
-    };
+    let refund = Refund { id: 1, charged_at: first.at, expires_at: first.at.plus(MS(1_000)), set: own.set(1) };
     let refunded = setup.sim.block_on(setup.lease.refund(&refund));
     assert_eq!(refunded.expect("memory replies"), Refunded::Done);
     assert!(setup.charge(&own, 1).admitted);
 }
 
 fn reserve(setup: &LeaseTestbed, own: &TestLimit, id: u128, units: u64) -> Outcome {
-    let reserve = Reserve {
-        id,
-        ttl: MS(1),
-        set: own.set(units),
-    };
+    let reserve = Reserve { id, ttl: MS(1), set: own.set(units) };
     let outcome = setup.sim.block_on(setup.lease.reserve(&reserve));
     outcome.expect("memory replies")
 }
@@ -428,19 +367,13 @@ fn a_hot_counter_evicts_cold_ones_at_once() {
     }
     assert_eq!(setup.stream(&hot, 9, Nanos::ZERO), "eeeeeeeel");
     assert_eq!(setup.stream(&roomy(2), 1, Nanos::ZERO), "e");
-    assert_eq!(
-        setup.stream(&hot, 1, Nanos::ZERO),
-        "l",
-        "a hot counter is not evicted"
-    );
+    assert_eq!(setup.stream(&hot, 1, Nanos::ZERO), "l", "a hot counter is not evicted");
     // A counter with a draw in flight is not evicted either.
     let (setup, drawing) = (LeaseTestbed::with(1, 1), roomy(1));
     setup.store.behave(|behaviour| behaviour.one_way = MS(10));
     setup.flood(&drawing, 8);
     setup.pass(MS(15));
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     assert_eq!(setup.stream(&roomy(2), 1, Nanos::ZERO), "e");
     setup.pass(MS(5));
     assert_eq!(setup.stream(&drawing, 1, Nanos::ZERO), "l");
@@ -461,9 +394,7 @@ fn no_lease_is_drawn_from_a_store_that_is_not_trusted() {
     setup.store.behave(|behaviour| behaviour.epoch = None);
     assert_eq!(setup.stream(&own, 100, Nanos::ZERO), "e".repeat(100));
     assert_eq!(draws(&setup.store.calls()), []);
-    setup
-        .store
-        .behave(|behaviour| behaviour.epoch = Some(Epoch(2)));
+    setup.store.behave(|behaviour| behaviour.epoch = Some(Epoch(2)));
     setup.pass(MS(20));
     assert_eq!(setup.stream(&own, 2, Nanos::ZERO), "el");
 }
@@ -472,41 +403,23 @@ fn no_lease_is_drawn_from_a_store_that_is_not_trusted() {
 fn units_of_a_past_epoch_are_used_but_not_returned() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 9, Nanos::ZERO);
-    setup
-        .store
-        .behave(|behaviour| behaviour.epoch = Some(Epoch(2)));
+    setup.store.behave(|behaviour| behaviour.epoch = Some(Epoch(2)));
     assert_eq!(setup.stream(&own, 1, Nanos::ZERO), "l");
     setup.store.calls();
     setup.pass(MS(60));
     assert_eq!(setup.store.calls(), []);
     let stats = setup.lease.stats();
-    assert_eq!(
-        (
-            stats.units_returned,
-            stats.units_lapsed,
-            stats.units_outstanding
-        ),
-        (0, 6, 0)
-    );
+    assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (0, 6, 0));
 }
 
 #[test]
 fn a_return_counts_only_if_the_store_confirms_it() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 9, Nanos::ZERO);
-    setup
-        .store
-        .behave(|behaviour| behaviour.refunds_lapse = true);
+    setup.store.behave(|behaviour| behaviour.refunds_lapse = true);
     setup.pass(MS(60));
     let stats = setup.lease.stats();
-    assert_eq!(
-        (
-            stats.units_returned,
-            stats.units_lapsed,
-            stats.units_outstanding
-        ),
-        (0, 7, 0)
-    );
+    assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (0, 7, 0));
     assert_eq!(setup.used_units(&own), 16);
 }
 
@@ -521,14 +434,10 @@ fn a_reset_drops_held_leases_and_draws_in_flight() {
     setup.pass(MS(60));
     assert_eq!(setup.used_units(&own), 1);
 
-    setup
-        .store
-        .behave(|behaviour| (behaviour.one_way, behaviour.epoch) = (MS(10), Some(Epoch(1))));
+    setup.store.behave(|behaviour| (behaviour.one_way, behaviour.epoch) = (MS(10), Some(Epoch(1))));
     setup.flood(&own, 8);
     setup.pass(MS(15)); // charged, reply in flight
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     let reset = setup.sim.block_on(setup.lease.reset(&own.set(1)));
     reset.expect("memory replies");
     setup.pass(MS(5));
@@ -539,10 +448,7 @@ fn a_reset_drops_held_leases_and_draws_in_flight() {
 
 #[test]
 fn a_peek_includes_leased_units() {
-    let own = TestLimit::new(
-        1,
-        &leased(Algorithm::FixedWindow, 1_000, Nanos::from_secs(1)),
-    );
+    let own = TestLimit::new(1, &leased(Algorithm::FixedWindow, 1_000, Nanos::from_secs(1)));
     let setup = LeaseTestbed::new();
     setup.stream(&own, 9, Nanos::ZERO);
     let peek = |cost| {
@@ -555,29 +461,18 @@ fn a_peek_includes_leased_units() {
     assert!(all.expect("memory replies").admitted);
     assert_eq!(peek(1), (true, 7));
     assert_eq!(peek(8), (false, 7));
-    assert_eq!(
-        setup.lease.stats().units_outstanding,
-        7,
-        "a peek takes nothing"
-    );
+    assert_eq!(setup.lease.stats().units_outstanding, 7, "a peek takes nothing");
 }
 
 #[test]
 fn reported_remaining_includes_leased_units() {
-    let own = TestLimit::new(
-        1,
-        &leased(Algorithm::FixedWindow, 1_000, Nanos::from_secs(1)),
-    );
+    let own = TestLimit::new(1, &leased(Algorithm::FixedWindow, 1_000, Nanos::from_secs(1)));
     let setup = LeaseTestbed::new();
     setup.stream(&own, 8, MS(1));
     setup.pass(MS(12));
     let outcome = setup.charge(&own, 1);
     assert_eq!(outcome.source, Source::Lease);
-    assert_eq!(
-        outcome.at,
-        recording_store::DATE.plus(MS(7)),
-        "when the lease was drawn"
-    );
+    assert_eq!(outcome.at, recording_store::DATE.plus(MS(7)), "when the lease was drawn");
     let figures = outcome.readings[0].figures;
     assert_eq!((figures.remaining, figures.reset_after), (991, MS(980)));
 }
@@ -590,15 +485,10 @@ fn draining_returns_all_leases_and_draws_no_more() {
     setup.flood(&other, 8);
     setup.pass(MS(5)); // the draw is in flight
     setup.sim.block_on(setup.lease.return_all());
-    assert_eq!(
-        (setup.used_units(&own), setup.used_units(&other)),
-        (admitted, 8)
-    );
+    assert_eq!((setup.used_units(&own), setup.used_units(&other)), (admitted, 8));
     let stats = setup.lease.stats();
     assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::ZERO);
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     assert_eq!(setup.stream(&own, 20, Nanos::ZERO), "e".repeat(20));
 }
 
@@ -637,14 +527,8 @@ fn draining_waits_for_requests_that_may_return_units() {
         assert!(!outcome.expect("a decision").admitted);
     });
     setup.pass(MS(5));
-    assert_eq!(
-        setup.lease.stats().units_outstanding,
-        0,
-        "all units are taken"
-    );
-    setup
-        .store
-        .behave(|behaviour| behaviour.epoch = Some(Epoch(1)));
+    assert_eq!(setup.lease.stats().units_outstanding, 0, "all units are taken");
+    setup.store.behave(|behaviour| behaviour.epoch = Some(Epoch(1)));
     setup.sim.block_on(setup.lease.return_all());
     let stats = setup.lease.stats();
     assert_eq!((stats.units_returned, stats.units_lapsed), (held, 0));
@@ -655,9 +539,7 @@ fn draining_waits_for_requests_that_may_return_units() {
 fn draining_does_not_wait_for_a_store_that_does_not_reply() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 9, Nanos::ZERO);
-    setup
-        .store
-        .behave(|behaviour| behaviour.one_way = Nanos::from_secs(60));
+    setup.store.behave(|behaviour| behaviour.one_way = Nanos::from_secs(60));
     let began = setup.sim.now();
     setup.sim.block_on(setup.lease.return_all());
     assert_eq!(setup.sim.now().since(began), Nanos::from_secs(3));

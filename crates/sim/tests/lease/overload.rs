@@ -29,10 +29,7 @@ fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
     let sim = Sim::new(nodes as u64 ^ rate ^ load_percent);
     let backing_store = RecordingStore::new(&sim);
     backing_store.behave(|behaviour| behaviour.one_way = Nanos::new(200_000));
-    let own = TestLimit::new(
-        1,
-        &leased(Algorithm::TokenBucket, rate, Nanos::from_secs(1)),
-    );
+    let own = TestLimit::new(1, &leased(Algorithm::TokenBucket, rate, Nanos::from_secs(1)));
     let (passed, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for node in 0..nodes {
         let runtime = NodeRuntime::new(&sim, node, Nanos::from_secs(7), DATE);
@@ -55,10 +52,7 @@ fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
         });
     }
     sim.run_until(LASTS.plus(MS(10)));
-    let (passed, requests) = (
-        passed.load(Ordering::Relaxed),
-        requests.load(Ordering::Relaxed),
-    );
+    let (passed, requests) = (passed.load(Ordering::Relaxed), requests.load(Ordering::Relaxed));
     let calls = backing_store.calls().len() as u64;
     let flows_in = rate * LASTS.plus(MS(10)).get() / 1_000_000_000;
     let could = own.limit.capacity() + flows_in; // the burst is shorter by the units that leases may hold

@@ -14,12 +14,7 @@ use super::recording_store::{LeaseTestbed, MS, TestLimit, leased};
 type AdmittedUnits = Arc<Mutex<Vec<(Nanos, u64, bool)>>>;
 
 /// Sends random requests to two nodes for a while. Some charge a second limit, too.
-fn run(
-    setup: &LeaseTestbed,
-    own: &TestLimit,
-    beside: &TestLimit,
-    lasts: Nanos,
-) -> (AdmittedUnits, u64) {
+fn run(setup: &LeaseTestbed, own: &TestLimit, beside: &TestLimit, lasts: Nanos) -> (AdmittedUnits, u64) {
     let nodes = [setup.lease.clone(), setup.second_node()];
     let (admitted, also) = (AdmittedUnits::default(), Arc::new(Mutex::new(0)));
     let draw = |max: u64| setup.sim.with_rng(|rng| rng.below(max));
@@ -28,17 +23,14 @@ fn run(
         let quiet = draw(40) == 0;
         let apart = if quiet { draw(150_000) } else { draw(700) };
         setup.pass(Nanos::new(apart * 1_000));
-        setup
-            .store
-            .behave(|behaviour| behaviour.one_way = Nanos::new(draw(3_000_000)));
+        setup.store.behave(|behaviour| behaviour.one_way = Nanos::new(draw(3_000_000)));
         let (node, cost) = (nodes[draw(2) as usize].clone(), 1 + draw(4) * draw(2));
         let with = (draw(8) == 0).then(|| beside.clone());
         let (sim, own) = (setup.sim.clone(), own.clone());
         let (admitted, also) = (Arc::clone(&admitted), Arc::clone(&also));
         setup.sim.spawn(None, async move {
             let mut set = own.set(cost);
-            set.charges
-                .extend(with.as_ref().map(|beside| beside.charge(1)));
+            set.charges.extend(with.as_ref().map(|beside| beside.charge(1)));
             let outcome = node.charge(&set).await.expect("a decision");
             if outcome.admitted {
                 *also.lock() += u64::from(with.is_some());
@@ -50,10 +42,7 @@ fn run(
     setup.pass(MS(20));
     for node in &nodes {
         setup.sim.block_on(node.return_all());
-        assert_eq!(
-            (node.stats().units_outstanding, node.stats().units_lapsed),
-            (0, 0)
-        );
+        assert_eq!((node.stats().units_outstanding, node.stats().units_lapsed), (0, 0));
     }
     let also = *also.lock();
     (admitted, also)
@@ -78,11 +67,7 @@ fn the_counters_hold_the_admitted_units() {
         let (admitted, also) = run(&setup, &own, &beside, Nanos::from_secs(1));
         assert_eq!(setup.used_units(&own), units(&admitted), "seed {seed}");
         assert_eq!(setup.used_units(&beside), also, "seed {seed}");
-        by_lease += admitted
-            .lock()
-            .iter()
-            .filter(|(_, _, leased)| *leased)
-            .count();
+        by_lease += admitted.lock().iter().filter(|(_, _, leased)| *leased).count();
     }
     assert!(by_lease > 10_000, "only {by_lease} by leases");
 }

@@ -9,9 +9,8 @@ use tidegate::resilience::{LeasingStore, Lender};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Epoch, Inspection, LeaseReply, Outcome, PermitReply,
-    PermitRequest, Refund, Refunded, Reserve, Restore, Role, RuleOptions, Settle, Settled, Source,
-    Store, StoreError, StoreResult,
+    Charge, ChargeSet, Counting, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded,
+    Reserve, Restore, Role, RuleOptions, Settle, Settled, Source, Store, StoreError, StoreResult,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -23,10 +22,7 @@ pub(crate) const LEASE: Nanos = Nanos::from_millis(100);
 /// The budget of a decision.
 pub(crate) const BUDGET: Nanos = Nanos::from_millis(5);
 
-pub(crate) const LEASED: RuleOptions = RuleOptions {
-    counting: Counting::Leased,
-    ..RuleOptions::DEFAULT
-};
+pub(crate) const LEASED: RuleOptions = RuleOptions { counting: Counting::Leased, ..RuleOptions::DEFAULT };
 
 /// A call to the store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,10 +130,7 @@ impl Store for RecordingStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.record(RecordedCall::Charge(1));
         if self.0.behaviour.lock().fails {
-            return Err(StoreError::Unavailable {
-                waited: Nanos::ZERO,
-                source: "configured to fail".into(),
-            });
+            return Err(StoreError::Unavailable { waited: Nanos::ZERO, source: "configured to fail".into() });
         }
         self.round_trip(self.0.memory.charge(set)).await
     }
@@ -269,11 +262,7 @@ impl LeaseTestbed {
         let sim = Sim::new(seed);
         let store = RecordingStore::new(&sim);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        LeaseTestbed {
-            lease: LeasingStore::new(store.clone(), runtime, entries),
-            store,
-            sim,
-        }
+        LeaseTestbed { lease: LeasingStore::new(store.clone(), runtime, entries), store, sim }
     }
 
     /// Another node on the same store.

@@ -10,9 +10,7 @@ use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{
-    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel,
-};
+use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel};
 
 use super::recording_store::{DATE, MS, TestLimit, leased};
 
@@ -34,21 +32,10 @@ impl LeaseStack {
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
         let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
         let shards = ModelShards::new(&cluster, link);
-        let store = resilient(
-            shards,
-            runtime,
-            ResilienceSettings::default(),
-            Arc::new(|_| {}),
-        );
+        let store = resilient(shards, runtime, ResilienceSettings::default(), Arc::new(|_| {}));
         sim.run_until(MS(1_500)); // until the membership is complete
         let spec = leased(Algorithm::FixedWindow, 100_000, Nanos::from_secs(100));
-        LeaseStack {
-            sim,
-            model,
-            store,
-            own: TestLimit::new(1, &spec),
-            admitted: Mutex::new(0),
-        }
+        LeaseStack { sim, model, store, own: TestLimit::new(1, &spec), admitted: Mutex::new(0) }
     }
 
     /// A request every half millisecond for a while. Returns the sources in the order of their first use.
@@ -88,10 +75,7 @@ impl LeaseStack {
     }
 }
 
-const DOWN: NetworkConditions = NetworkConditions {
-    down: true,
-    ..NetworkConditions::HEALTHY
-};
+const DOWN: NetworkConditions = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
 
 #[test]
 fn a_lease_decides_until_it_expires_during_an_outage_and_none_is_drawn() {
@@ -141,10 +125,7 @@ fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
     let drawn = stack.used_units();
     assert!(stack.store.leases().units_outstanding > 0);
     stack.model.lock().restart_empty();
-    let another = TestLimit {
-        subject: Fingerprint::new(2),
-        ..stack.own.clone()
-    };
+    let another = TestLimit { subject: Fingerprint::new(2), ..stack.own.clone() };
     let noticed = stack.sim.block_on(stack.store.charge(&another.set(1)));
     assert_eq!(noticed.expect("a decision").source, Source::Fallback);
     stack.pass(MS(1_500)); // recovered, and all leases have expired
@@ -168,10 +149,7 @@ fn after_a_loss_the_counter_is_never_below_the_admitted_units() {
     stack.pass(MS(500)); // the pending units are written back
     let (used_units, admitted) = (stack.used_units(), *stack.admitted.lock());
     assert!(used_units >= admitted, "{used_units} for {admitted}");
-    assert!(
-        used_units <= admitted + 5 * 200,
-        "{used_units} for {admitted}"
-    );
+    assert!(used_units <= admitted + 5 * 200, "{used_units} for {admitted}");
 }
 
 #[test]

@@ -25,14 +25,12 @@ fn send_at_once(setup: &LeaseTestbed, own: &TestLimit, requests: usize) -> Arc<M
         let (lease, own, decided) = (setup.lease.clone(), own.clone(), Arc::clone(&decided));
         setup.sim.spawn(None, async move {
             let outcome = lease.charge(&own.set(1)).await.expect("a decision");
-            decided
-                .lock()
-                .push(match (outcome.admitted, outcome.source) {
-                    (true, Source::Lease) => 'l',
-                    (true, _) => 'e',
-                    (false, Source::DenyCache) => 'x',
-                    (false, _) => '-',
-                });
+            decided.lock().push(match (outcome.admitted, outcome.source) {
+                (true, Source::Lease) => 'l',
+                (true, _) => 'e',
+                (false, Source::DenyCache) => 'x',
+                (false, _) => '-',
+            });
         });
     }
     decided
@@ -126,9 +124,7 @@ fn check_charged_at_once(beside: Option<&TestLimit>, cost: u64, want: bool) {
     let mut set = own.set(cost);
     set.charges.extend(beside.map(|other| other.charge(1)));
     let mut charging = pin!(setup.lease.charge(&set));
-    let polled = charging
-        .as_mut()
-        .poll(&mut Context::from_waker(Waker::noop()));
+    let polled = charging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(polled.is_pending());
     assert_eq!(charges(&setup.store.calls()) == 1, want);
 }
@@ -154,9 +150,7 @@ fn a_request_that_gives_up_waiting_has_taken_nothing() {
     {
         let set = own.set(1);
         let mut charging = pin!(setup.lease.charge(&set));
-        let polled = charging
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()));
+        let polled = charging.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(polled.is_pending());
     }
     setup.pass(MS(1));

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use tidegate::resilience::{
-    ResilienceSettings, Resilient, ShardObserver, StoreEvent, resilient_shards,
-};
+use tidegate::resilience::{ResilienceSettings, Resilient, ShardObserver, StoreEvent, resilient_shards};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Charge, ChargeSet, Outcome, Role, RuleOptions, ShardId, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -75,29 +73,16 @@ impl ShardedTestbed {
         let link = ModelLink::new(&sim, &like, 0, Nanos::ZERO, Variant::Shipped, &sent);
         let shards = ModelShards::new(&cluster, link);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        let settings = ResilienceSettings {
-            max_denials: 64,
-            ..ResilienceSettings::default()
-        };
+        let settings = ResilienceSettings { max_denials: 64, ..ResilienceSettings::default() };
         let watch: Arc<dyn ShardObserver> = events.clone();
         let store = resilient_shards(shards.clone(), runtime, settings, watch);
         sim.run_until(MS(1_500)); // until the membership is complete
-        ShardedTestbed {
-            sim,
-            store,
-            cluster,
-            shards,
-            events,
-            subjects: AtomicU64::new(1),
-        }
+        ShardedTestbed { sim, store, cluster, shards, events, subjects: AtomicU64::new(1) }
     }
 
     /// A limit on a shard, with `specificity` values in its subjects.
     pub(crate) fn limit(&self, shard: usize, count: u64, specificity: u8) -> ShardLimit {
-        let options = RuleOptions {
-            specificity,
-            ..RuleOptions::DEFAULT
-        };
+        let options = RuleOptions { specificity, ..RuleOptions::DEFAULT };
         self.with(shard, count, Role::Enforce, options)
     }
 
@@ -110,32 +95,17 @@ impl ShardedTestbed {
     }
 
     /// `count` per hour.
-    pub(crate) fn with(
-        &self,
-        shard: usize,
-        count: u64,
-        role: Role,
-        options: RuleOptions,
-    ) -> ShardLimit {
+    pub(crate) fn with(&self, shard: usize, count: u64, role: Role, options: RuleOptions) -> ShardLimit {
         let hour = Nanos::from_secs(3_600);
         let spec = Spec::new(Algorithm::FixedWindow, count, hour);
         self.own(shard, &spec, role, options)
     }
 
     /// `count` per second, and `burst` at once.
-    pub(crate) fn bucket(
-        &self,
-        shard: usize,
-        count: u64,
-        burst: u64,
-        specificity: u8,
-    ) -> ShardLimit {
+    pub(crate) fn bucket(&self, shard: usize, count: u64, burst: u64, specificity: u8) -> ShardLimit {
         let mut spec = Spec::new(Algorithm::TokenBucket, count, Nanos::from_secs(1));
         spec.burst = Some(burst);
-        let options = RuleOptions {
-            specificity,
-            ..RuleOptions::DEFAULT
-        };
+        let options = RuleOptions { specificity, ..RuleOptions::DEFAULT };
         self.own(shard, &spec, Role::Enforce, options)
     }
 

@@ -32,11 +32,7 @@ pub struct Gradient {
 
 impl Default for Gradient {
     fn default() -> Self {
-        Gradient {
-            limit: f64::from(MIN_LIMIT),
-            long: 0.0,
-            samples: 0,
-        }
+        Gradient { limit: f64::from(MIN_LIMIT), long: 0.0, samples: 0 }
     }
 }
 
@@ -131,11 +127,7 @@ mod tests {
 
     #[test]
     fn the_limit_finds_the_capacity_falls_with_a_slow_backend_and_comes_back() {
-        let mut backend = Backend {
-            capacity: 60,
-            service: MS(10),
-            gradient: Gradient::default(),
-        };
+        let mut backend = Backend { capacity: 60, service: MS(10), gradient: Gradient::default() };
         let found = backend.serve(1_000);
         assert!((60..=90).contains(&found), "{found} of 60");
         backend.service = MS(200);

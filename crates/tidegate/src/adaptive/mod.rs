@@ -107,14 +107,7 @@ impl Adaptive {
     }
 
     /// Extends a permit until `until`. Returns whether it was there.
-    pub(crate) fn renew(
-        &self,
-        rule: &RuleName,
-        subject: Fingerprint,
-        holder: u128,
-        now: Nanos,
-        until: Nanos,
-    ) -> bool {
+    pub(crate) fn renew(&self, rule: &RuleName, subject: Fingerprint, holder: u128, now: Nanos, until: Nanos) -> bool {
         let own = |entry: &mut AdaptiveLimit| {
             let open = entry.open.get_mut(&holder);
             let open = open.filter(|open| open.until > now);
@@ -167,9 +160,7 @@ impl Adaptive {
             *lowest = limit.min(*lowest);
         }
         let limits = limits.into_iter();
-        limits
-            .map(|(rule, limit)| (rule.to_owned(), limit))
-            .collect()
+        limits.map(|(rule, limit)| (rule.to_owned(), limit)).collect()
     }
 
     /// Searches the permits of a subject: under its own limit, or under the one that it shares.
@@ -205,12 +196,7 @@ fn millis(at: Nanos) -> u64 {
 
 impl AdaptiveLimit {
     fn new(rule: &RuleName) -> Self {
-        AdaptiveLimit {
-            rule: rule.clone(),
-            gradient: Gradient::default(),
-            open: BTreeMap::new(),
-            counted: [0; 2],
-        }
+        AdaptiveLimit { rule: rule.clone(), gradient: Gradient::default(), open: BTreeMap::new(), counted: [0; 2] }
     }
 
     fn len(&self) -> u32 {
@@ -235,13 +221,7 @@ impl AdaptiveLimit {
 
 impl AdaptiveTable {
     /// Acquires a permit of a limit. A permit that cannot be remembered by holder is only counted.
-    fn acquire(
-        &mut self,
-        counter: u128,
-        holder: u128,
-        now: Nanos,
-        until: Nanos,
-    ) -> AdaptiveOutcome {
+    fn acquire(&mut self, counter: u128, holder: u128, now: Nanos, until: Nanos) -> AdaptiveOutcome {
         let Some(entry) = self.limits.get_mut(&counter) else {
             return AdaptiveOutcome::default();
         };
@@ -258,26 +238,14 @@ impl AdaptiveTable {
             self.sweep.record_expiry(until);
         }
         entry.counted = counted.words();
-        AdaptiveOutcome {
-            granted,
-            open: open + u32::from(granted),
-            limit,
-        }
+        AdaptiveOutcome { granted, open: open + u32::from(granted), limit }
     }
 
     /// Renews a counted permit. It has no holder, so its renewal counts as another permit.
-    fn renew_counted(
-        &mut self,
-        rule: &RuleName,
-        subject: Fingerprint,
-        now: Nanos,
-        until: Nanos,
-    ) -> bool {
+    fn renew_counted(&mut self, rule: &RuleName, subject: Fingerprint, now: Nanos, until: Nanos) -> bool {
         let counters = counters_of(rule, subject);
         let has_counted = |entry: &&mut AdaptiveLimit| entry.counted_permits(now).count() > 0;
-        let own = counters
-            .iter()
-            .find(|counter| self.limits.get_mut(counter).filter(has_counted).is_some());
+        let own = counters.iter().find(|counter| self.limits.get_mut(counter).filter(has_counted).is_some());
         let Some(entry) = own.and_then(|counter| self.limits.get_mut(counter)) else {
             return false;
         };
@@ -303,9 +271,7 @@ impl AdaptiveTable {
                 counter = shared;
             }
         }
-        self.limits
-            .entry(counter)
-            .or_insert_with(|| AdaptiveLimit::new(rule));
+        self.limits.entry(counter).or_insert_with(|| AdaptiveLimit::new(rule));
         counter
     }
 
@@ -355,9 +321,7 @@ mod tests {
         let (adaptive, rule) = (Adaptive::default(), RuleName::new("r"));
         let due = |now| {
             let table = adaptive.0.lock();
-            table
-                .sweep
-                .is_due(MAX_ADAPTIVE_SUBJECTS, MAX_ADAPTIVE_SUBJECTS, AT(now))
+            table.sweep.is_due(MAX_ADAPTIVE_SUBJECTS, MAX_ADAPTIVE_SUBJECTS, AT(now))
         };
         let acquire = |subject: u128| {
             let whose = Fingerprint::new(subject);
@@ -384,22 +348,13 @@ mod tests {
         };
         assert!((0..subjects).all(|subject| acquire(subject, AT(0)).granted));
         let count = adaptive.0.lock().limits.len();
-        assert_eq!(
-            count,
-            MAX_ADAPTIVE_SUBJECTS + usize::try_from(SHARED_LIMITS).unwrap()
-        );
+        assert_eq!(count, MAX_ADAPTIVE_SUBJECTS + usize::try_from(SHARED_LIMITS).unwrap());
         let group = |subject: u128| subjects + subject * u128::from(SHARED_LIMITS);
         let granted = (0..100).filter(|subject| acquire(group(*subject), AT(0)).granted);
-        assert!(
-            (15..=17).contains(&granted.count()),
-            "20 in the group, with 3 or 4 before"
-        );
+        assert!((15..=17).contains(&granted.count()), "20 in the group, with 3 or 4 before");
         let last = Fingerprint::new(group(0) + 1_000);
         adaptive.release(&rule, last, last.bits(), AT(1));
-        assert!(
-            acquire(group(200), AT(1)).granted,
-            "one of the group is free"
-        );
+        assert!(acquire(group(200), AT(1)).granted, "one of the group is free");
         assert!(acquire(subjects + 1, AT(500)).granted, "room again");
         assert_eq!(adaptive.0.lock().limits.len(), 1);
     }
@@ -407,10 +362,7 @@ mod tests {
     /// Permits were bounded by 200 for each of 10,000 subjects: 100 MB beside the cap.
     #[test]
     fn permits_beyond_the_bound_are_counted_without_their_holders() {
-        let (adaptive, rule) = (
-            Adaptive::with_memory_cap(4 * 2 * PERMIT_BYTES),
-            RuleName::new("r"),
-        );
+        let (adaptive, rule) = (Adaptive::with_memory_cap(4 * 2 * PERMIT_BYTES), RuleName::new("r"));
         assert_eq!(adaptive.0.lock().max_permits, 4);
         let who = Fingerprint::new(1_000);
         let acquire = |holder, now| adaptive.acquire(&rule, who, holder, AT(now), AT(now + 100));
@@ -422,16 +374,9 @@ mod tests {
         adaptive.release(&rule, who, 19, AT(2));
         assert!(acquire(21, 2).granted, "3 was remembered and is free");
         assert!(!acquire(22, 2).granted, "19 was not, and ends by itself");
-        assert!(
-            !adaptive.renew(&rule, who, 19, AT(2), AT(102)),
-            "it is full"
-        );
+        assert!(!adaptive.renew(&rule, who, 19, AT(2), AT(102)), "it is full");
         assert!(adaptive.renew(&rule, who, 0, AT(50), AT(150)));
         let later = acquire(23, 110);
-        assert_eq!(
-            (later.granted, later.open),
-            (true, 2),
-            "all but 0 have ended"
-        );
+        assert_eq!((later.granted, later.open), (true, 2), "all but 0 have ended");
     }
 }

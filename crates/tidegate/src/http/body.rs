@@ -9,8 +9,7 @@ use super::headers::{policy_name, retry_after_secs};
 use super::text::{self, json_string, json_text, number, put, span};
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str =
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The body of one response.
 pub(super) fn plain(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
@@ -89,9 +88,7 @@ fn write_kind(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Ve
             put(out, r#","delay_ms":"#);
             number(out, delay.millis_up());
         }
-        DecisionKind::Deny(Retry::Never) | DecisionKind::Unavailable => {
-            put(out, r#","retry_after_ms":null"#)
-        }
+        DecisionKind::Deny(Retry::Never) | DecisionKind::Unavailable => put(out, r#","retry_after_ms":null"#),
         DecisionKind::Deny(Retry::After(wait)) => {
             if let Some(binding) = binding {
                 put(out, r#","window":""#);
@@ -172,10 +169,7 @@ fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8
         (DecisionKind::Unavailable, Some(binding)) => {
             put(out, "rule `");
             json_text(out, binding.rule.name().as_str());
-            put(
-                out,
-                "` denies while its store is unavailable; come back later",
-            );
+            put(out, "` denies while its store is unavailable; come back later");
         }
         _ => put(out, "denied"),
     }
@@ -201,9 +195,7 @@ pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &
     put(out, r#"","instance":"urn:tidegate:decision:"#);
     json_text(out, context.id);
     put(out, r#"","violated-policies":["#);
-    let violated = decision
-        .enforced()
-        .filter(|view| !view.reading.verdict.allows());
+    let violated = decision.enforced().filter(|view| !view.reading.verdict.allows());
     for (i, view) in violated.enumerate() {
         if i > 0 {
             put(out, ",");

@@ -34,11 +34,7 @@ pub(super) struct HeaderValues {
 
 impl HeaderValues {
     /// Writes the values at the start of `out`. Without a binding rule there are no headers of limits.
-    pub(super) fn write(
-        decision: &Decision,
-        context: &ResponseContext<'_>,
-        out: &mut Vec<u8>,
-    ) -> Self {
+    pub(super) fn write(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) -> Self {
         let mut values = HeaderValues::default();
         if let Some(binding) = decision.binding() {
             values.limits(decision, &binding, context, out);
@@ -103,10 +99,7 @@ impl HeaderValues {
         let mut start = 0;
         for (name, end) in self.ends {
             let value = HeaderValue::from_maybe_shared(text.slice(start..end));
-            headers.insert(
-                name,
-                value.expect("digits and printable ASCII make a header"),
-            );
+            headers.insert(name, value.expect("digits and printable ASCII make a header"));
             start = end;
         }
     }
@@ -122,11 +115,7 @@ pub(super) fn retry_after_secs(wait: Nanos, client_hash: u64) -> u64 {
 }
 
 /// The quoted name of a policy: the rule's name, and for a rule with several rates the period.
-pub(super) fn policy_name(
-    out: &mut Vec<u8>,
-    view: &LimitView<'_>,
-    text: impl Fn(&mut Vec<u8>, &str),
-) {
+pub(super) fn policy_name(out: &mut Vec<u8>, view: &LimitView<'_>, text: impl Fn(&mut Vec<u8>, &str)) {
     put(out, "\"");
     text(out, view.rule.name().as_str());
     if view.has_several_rates {

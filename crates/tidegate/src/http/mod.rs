@@ -92,18 +92,10 @@ pub fn response(decision: &Decision, context: &ResponseContext<'_>) -> DecisionR
     let text = Bytes::from(text);
     let body = text.slice(values.len()..);
     let mut headers = HeaderMap::with_capacity(10);
-    let content_type = if problem {
-        "application/problem+json"
-    } else {
-        "application/json"
-    };
+    let content_type = if problem { "application/problem+json" } else { "application/json" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     insert(decision, values, &text, &mut headers);
-    DecisionResponse {
-        status: status(decision),
-        headers,
-        body,
-    }
+    DecisionResponse { status: status(decision), headers, body }
 }
 
 /// Only the headers, for edges whose response has no body.
@@ -116,11 +108,7 @@ pub fn headers(decision: &Decision, context: &ResponseContext<'_>) -> HeaderMap 
 }
 
 /// The same headers one by one, without a map: for protocols that carry them in a message.
-pub fn each_header(
-    decision: &Decision,
-    context: &ResponseContext<'_>,
-    mut each: impl FnMut(&str, &[u8]),
-) {
+pub fn each_header(decision: &Decision, context: &ResponseContext<'_>, mut each: impl FnMut(&str, &[u8])) {
     let mut text = Vec::with_capacity(256);
     let values = HeaderValues::write(decision, context, &mut text);
     values.each(&text, |name, value| each(name.as_str(), value));

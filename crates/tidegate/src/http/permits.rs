@@ -15,8 +15,7 @@ use crate::limiter::{ConcurrencyDenial, ConcurrencyUsage};
 const RETRY_DELAY: Nanos = Nanos::from_secs(1);
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str =
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The response to a request that is open: that of its decision, and the permit that keeps it open.
 pub fn acquired(
@@ -55,22 +54,12 @@ pub fn acquired(
         );
     }
     put(&mut body, "]}");
-    DecisionResponse {
-        body: Bytes::from(body),
-        ..response
-    }
+    DecisionResponse { body: Bytes::from(body), ..response }
 }
 
 /// The response to a request that is denied because too many are open.
-pub fn concurrency_denied(
-    denial: &ConcurrencyDenial,
-    context: &ResponseContext<'_>,
-) -> DecisionResponse {
-    let status = if denial.unavailable {
-        StatusCode::SERVICE_UNAVAILABLE
-    } else {
-        StatusCode::TOO_MANY_REQUESTS
-    };
+pub fn concurrency_denied(denial: &ConcurrencyDenial, context: &ResponseContext<'_>) -> DecisionResponse {
+    let status = if denial.unavailable { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
     let mut body = Vec::with_capacity(320);
     let content_type = match context.body {
         BodyStyle::Plain => {
@@ -86,11 +75,7 @@ pub fn concurrency_denied(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     figures(denial, context, &mut headers);
-    DecisionResponse {
-        status,
-        headers,
-        body: Bytes::from(body),
-    }
+    DecisionResponse { status, headers, body: Bytes::from(body) }
 }
 
 fn figures(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, headers: &mut HeaderMap) {
@@ -98,10 +83,7 @@ fn figures(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, headers: &
         let mut value = Vec::new();
         write(&mut value);
         let value = HeaderValue::from_maybe_shared(Bytes::from(value));
-        headers.insert(
-            name,
-            value.expect("digits and printable ASCII make a header"),
-        );
+        headers.insert(name, value.expect("digits and printable ASCII make a header"));
     };
     let named = |out: &mut Vec<u8>| {
         put(out, "\"");
@@ -128,11 +110,7 @@ fn plain(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, out: &mut Ve
     put(out, r#"{"id":""#);
     json_text(out, context.id);
     put(out, r#"","error":""#);
-    let error = if denial.unavailable {
-        "temporary_reduced_capacity"
-    } else {
-        "too_many_open"
-    };
+    let error = if denial.unavailable { "temporary_reduced_capacity" } else { "too_many_open" };
     put(out, error);
     put(out, r#"","message":""#);
     message(denial, out);
@@ -149,12 +127,7 @@ fn plain(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, out: &mut Ve
     put(out, "\"}");
 }
 
-fn problem(
-    denial: &ConcurrencyDenial,
-    context: &ResponseContext<'_>,
-    status: StatusCode,
-    out: &mut Vec<u8>,
-) {
+fn problem(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, status: StatusCode, out: &mut Vec<u8>) {
     let (kind, title) = if denial.unavailable {
         (REDUCED_CAPACITY, "Temporary reduced capacity")
     } else {

@@ -171,14 +171,7 @@ mod tests {
 
     #[test]
     fn json_strings_can_be_read_back_by_serde() {
-        for text in [
-            "",
-            "plain",
-            "a\"b\\c",
-            "line\nfeed\r\0\u{1b}",
-            "ünïcode",
-            "\u{202e}",
-        ] {
+        for text in ["", "plain", "a\"b\\c", "line\nfeed\r\0\u{1b}", "ünïcode", "\u{202e}"] {
             let ours = written(|out| json_string(out, text));
             let back: String = serde_json::from_str(&ours).unwrap();
             assert_eq!(back, text);
@@ -207,10 +200,7 @@ mod tests {
         for value in [0, 9, 10, 255, 256, 257, u64::MAX] {
             assert_eq!(written(|out| number(out, value)), value.to_string());
         }
-        assert_eq!(
-            written(|out| sf_integer(out, u64::MAX)),
-            MAX_SF_INTEGER.to_string()
-        );
+        assert_eq!(written(|out| sf_integer(out, u64::MAX)), MAX_SF_INTEGER.to_string());
     }
 
     #[test]
@@ -239,13 +229,7 @@ mod tests {
 
     #[test]
     fn spans_use_the_largest_unit_that_divides_them() {
-        let cases = [
-            (0, "0s"),
-            (60_000, "1m"),
-            (90_000, "90s"),
-            (1_500, "1500ms"),
-            (604_800_000, "7d"),
-        ];
+        let cases = [(0, "0s"), (60_000, "1m"), (90_000, "90s"), (1_500, "1500ms"), (604_800_000, "7d")];
         for (millis, want) in cases {
             assert_eq!(written(|out| span(out, Nanos::from_millis(millis))), want);
         }

@@ -67,47 +67,26 @@ pub enum ForwardedStop {
 
 /// Walks from the socket `peer` to the client. `lines` are the values of every line of the `chain` header, in the
 /// order received; they are only read if `peer` is trusted.
-pub fn client<'a, L>(
-    peer: IpAddr,
-    chain: ForwardingHeader,
-    lines: L,
-    trusted: &TrustedProxies,
-) -> ForwardedClient
+pub fn client<'a, L>(peer: IpAddr, chain: ForwardingHeader, lines: L, trusted: &TrustedProxies) -> ForwardedClient
 where
     L: IntoIterator<Item = &'a [u8]>,
     L::IntoIter: DoubleEndedIterator,
 {
     let lines = lines.into_iter().rev();
     match chain {
-        ForwardingHeader::XForwardedFor => {
-            walk(peer, lines.flat_map(comma_separated).map(address), trusted)
-        }
-        ForwardingHeader::Forwarded => {
-            walk(peer, lines.flat_map(elements).map(for_address), trusted)
-        }
+        ForwardingHeader::XForwardedFor => walk(peer, lines.flat_map(comma_separated).map(address), trusted),
+        ForwardingHeader::Forwarded => walk(peer, lines.flat_map(elements).map(for_address), trusted),
     }
 }
 
 /// The algorithm: `before` yields the earlier hops, nearest first, and `None` for an unreadable one.
-fn walk(
-    peer: IpAddr,
-    mut before: impl Iterator<Item = Option<IpAddr>>,
-    trusted: &TrustedProxies,
-) -> ForwardedClient {
-    let mut at = ForwardedClient {
-        client: ip::unmapped(peer),
-        hops: 0,
-        end: ForwardedStop::Untrusted,
-    };
+fn walk(peer: IpAddr, mut before: impl Iterator<Item = Option<IpAddr>>, trusted: &TrustedProxies) -> ForwardedClient {
+    let mut at = ForwardedClient { client: ip::unmapped(peer), hops: 0, end: ForwardedStop::Untrusted };
     while trusted.trusts(at.client) {
         let end = match before.next() {
             Some(Some(_)) if at.hops == MAX_HOPS => ForwardedStop::TooLong,
             Some(Some(addr)) => {
-                at = ForwardedClient {
-                    client: ip::unmapped(addr),
-                    hops: at.hops + 1,
-                    end: ForwardedStop::Untrusted,
-                };
+                at = ForwardedClient { client: ip::unmapped(addr), hops: at.hops + 1, end: ForwardedStop::Untrusted };
                 continue;
             }
             Some(None) => ForwardedStop::Malformed,
@@ -138,12 +117,7 @@ mod tests {
     #[track_caller]
     fn check(chain: ForwardingHeader, peer: &str, lines: &[&str], want: &str) {
         let trusted = TrustedProxies::parse(&PROXIES).unwrap();
-        let got = client(
-            peer.parse().unwrap(),
-            chain,
-            lines.iter().map(|l| l.as_bytes()),
-            &trusted,
-        );
+        let got = client(peer.parse().unwrap(), chain, lines.iter().map(|l| l.as_bytes()), &trusted);
         let got = format!("{}/{} {:?}", got.client, got.hops, got.end);
         assert_eq!(got, want, "{chain:?} from {peer}: {lines:?}");
     }
@@ -161,64 +135,28 @@ mod tests {
     #[test]
     fn by_default_no_proxy_is_trusted_and_the_peer_is_the_client() {
         let peer = "10.0.0.1".parse().unwrap();
-        let walked = client(
-            peer,
-            ForwardingHeader::default(),
-            [&b"203.0.113.9"[..]],
-            &TrustedProxies::default(),
-        );
-        assert_eq!(
-            walked,
-            ForwardedClient {
-                client: peer,
-                hops: 0,
-                end: ForwardedStop::Untrusted
-            }
-        );
+        let walked = client(peer, ForwardingHeader::default(), [&b"203.0.113.9"[..]], &TrustedProxies::default());
+        assert_eq!(walked, ForwardedClient { client: peer, hops: 0, end: ForwardedStop::Untrusted });
     }
 
     #[test]
     fn an_untrusted_peer_cannot_choose_its_address() {
         xff("203.0.113.9", &["198.51.100.1"], "203.0.113.9/0 Untrusted");
-        forwarded(
-            "203.0.113.9",
-            &["for=198.51.100.1"],
-            "203.0.113.9/0 Untrusted",
-        );
+        forwarded("203.0.113.9", &["for=198.51.100.1"], "203.0.113.9/0 Untrusted");
     }
 
     #[test]
     fn the_first_untrusted_address_from_the_right_is_the_client() {
         xff("10.0.0.1", &["203.0.113.9"], "203.0.113.9/1 Untrusted");
-        xff(
-            "10.0.0.1",
-            &["1.1.1.1, 203.0.113.9, 10.0.0.2"],
-            "203.0.113.9/2 Untrusted",
-        );
-        xff(
-            "10.0.0.1",
-            &["10.9.9.9, 203.0.113.9, 192.0.2.1,10.0.0.2"],
-            "203.0.113.9/3 Untrusted",
-        );
-        xff(
-            "2001:db8:face::1",
-            &["2001:db8::9"],
-            "2001:db8::9/1 Untrusted",
-        );
+        xff("10.0.0.1", &["1.1.1.1, 203.0.113.9, 10.0.0.2"], "203.0.113.9/2 Untrusted");
+        xff("10.0.0.1", &["10.9.9.9, 203.0.113.9, 192.0.2.1,10.0.0.2"], "203.0.113.9/3 Untrusted");
+        xff("2001:db8:face::1", &["2001:db8::9"], "2001:db8::9/1 Untrusted");
     }
 
     #[test]
     fn header_lines_are_one_list_in_the_order_received() {
-        xff(
-            "10.0.0.1",
-            &["1.1.1.1", "203.0.113.9", "10.0.0.2, 10.0.0.3"],
-            "203.0.113.9/3 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=1.1.1.1", "for=203.0.113.9, for=10.0.0.2"],
-            "203.0.113.9/2 Untrusted",
-        );
+        xff("10.0.0.1", &["1.1.1.1", "203.0.113.9", "10.0.0.2, 10.0.0.3"], "203.0.113.9/3 Untrusted");
+        forwarded("10.0.0.1", &["for=1.1.1.1", "for=203.0.113.9, for=10.0.0.2"], "203.0.113.9/2 Untrusted");
     }
 
     #[test]
@@ -229,113 +167,45 @@ mod tests {
 
     #[test]
     fn an_unreadable_entry_stops_at_the_last_good_one() {
-        xff(
-            "10.0.0.1",
-            &["203.0.113.9, garbage"],
-            "10.0.0.1/0 Malformed",
-        );
-        xff(
-            "10.0.0.1",
-            &["203.0.113.9, unknown, 10.0.0.2"],
-            "10.0.0.2/1 Malformed",
-        );
-        xff(
-            "10.0.0.1",
-            &["203.0.113.9, , 10.0.0.2"],
-            "10.0.0.2/1 Malformed",
-        );
+        xff("10.0.0.1", &["203.0.113.9, garbage"], "10.0.0.1/0 Malformed");
+        xff("10.0.0.1", &["203.0.113.9, unknown, 10.0.0.2"], "10.0.0.2/1 Malformed");
+        xff("10.0.0.1", &["203.0.113.9, , 10.0.0.2"], "10.0.0.2/1 Malformed");
         xff("10.0.0.1", &["203.0.113.9,"], "10.0.0.1/0 Malformed");
         xff("10.0.0.1", &["203.0.113.9", ""], "10.0.0.1/0 Malformed");
         xff("10.0.0.1", &["010.0.0.1"], "10.0.0.1/0 Malformed");
-        forwarded(
-            "10.0.0.1",
-            &["for=203.0.113.9, for=_hidden"],
-            "10.0.0.1/0 Malformed",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=203.0.113.9, for=unknown, for=10.0.0.2"],
-            "10.0.0.2/1 Malformed",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=203.0.113.9, proto=https"],
-            "10.0.0.1/0 Malformed",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=203.0.113.9;for=203.0.113.8"],
-            "10.0.0.1/0 Malformed",
-        );
+        forwarded("10.0.0.1", &["for=203.0.113.9, for=_hidden"], "10.0.0.1/0 Malformed");
+        forwarded("10.0.0.1", &["for=203.0.113.9, for=unknown, for=10.0.0.2"], "10.0.0.2/1 Malformed");
+        forwarded("10.0.0.1", &["for=203.0.113.9, proto=https"], "10.0.0.1/0 Malformed");
+        forwarded("10.0.0.1", &["for=203.0.113.9;for=203.0.113.8"], "10.0.0.1/0 Malformed");
         forwarded("10.0.0.1", &["for=203.0.113.9;=x"], "10.0.0.1/0 Malformed");
         forwarded("10.0.0.1", &["for=\"203.0.113.9"], "10.0.0.1/0 Malformed");
     }
 
     #[test]
     fn entries_left_of_the_client_are_never_read() {
-        xff(
-            "10.0.0.1",
-            &["\u{0}garbage\", , 203.0.113.9"],
-            "203.0.113.9/1 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=\"x\\, for=203.0.113.9"],
-            "203.0.113.9/1 Untrusted",
-        );
+        xff("10.0.0.1", &["\u{0}garbage\", , 203.0.113.9"], "203.0.113.9/1 Untrusted");
+        forwarded("10.0.0.1", &["for=\"x\\, for=203.0.113.9"], "203.0.113.9/1 Untrusted");
     }
 
     // Split from the left, the client's lone quote would swallow the entry that its proxy appended.
     #[test]
     fn a_quote_sent_by_the_client_does_not_hide_entries_of_proxies() {
-        forwarded(
-            "10.0.0.1",
-            &["for=\"1.1.1.1, for=203.0.113.9"],
-            "203.0.113.9/1 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["\", for=\"[2001:db8::9]:80\""],
-            "2001:db8::9/1 Untrusted",
-        );
+        forwarded("10.0.0.1", &["for=\"1.1.1.1, for=203.0.113.9"], "203.0.113.9/1 Untrusted");
+        forwarded("10.0.0.1", &["\", for=\"[2001:db8::9]:80\""], "2001:db8::9/1 Untrusted");
     }
 
     #[test]
     fn ports_brackets_case_and_wrapping_do_not_matter() {
-        xff(
-            "::ffff:10.0.0.1",
-            &["203.0.113.9:1234, [::ffff:10.0.0.2]:80"],
-            "203.0.113.9/2 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["For=\"[2001:DB8::9]:4711\""],
-            "2001:db8::9/1 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=\"203.0.113.9:_gazonk\""],
-            "203.0.113.9/1 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["proto=http ; FOR=203.0.113.9; by=10.0.0.1;"],
-            "203.0.113.9/1 Untrusted",
-        );
-        forwarded(
-            "10.0.0.1",
-            &["for=203.0.113.9;ext=\"a,b;\\\"c\""],
-            "203.0.113.9/1 Untrusted",
-        );
+        xff("::ffff:10.0.0.1", &["203.0.113.9:1234, [::ffff:10.0.0.2]:80"], "203.0.113.9/2 Untrusted");
+        forwarded("10.0.0.1", &["For=\"[2001:DB8::9]:4711\""], "2001:db8::9/1 Untrusted");
+        forwarded("10.0.0.1", &["for=\"203.0.113.9:_gazonk\""], "203.0.113.9/1 Untrusted");
+        forwarded("10.0.0.1", &["proto=http ; FOR=203.0.113.9; by=10.0.0.1;"], "203.0.113.9/1 Untrusted");
+        forwarded("10.0.0.1", &["for=203.0.113.9;ext=\"a,b;\\\"c\""], "203.0.113.9/1 Untrusted");
     }
 
     #[test]
     fn a_nat64_address_is_not_the_trusted_proxy_it_embeds() {
-        xff(
-            "64:ff9b::10.0.0.1",
-            &["203.0.113.9"],
-            "64:ff9b::a00:1/0 Untrusted",
-        );
+        xff("64:ff9b::10.0.0.1", &["203.0.113.9"], "64:ff9b::a00:1/0 Untrusted");
     }
 
     #[test]

@@ -89,9 +89,7 @@ pub struct Ipv6PrefixError {
 pub enum IpParseError {
     /// Leading zeros: `010.0.0.1` is 10.0.0.1 to some parsers and, in octal, 8.0.0.1 to others. A limiter that
     /// picks one may count a client that the next hop knows by another address.
-    #[error(
-        "`{found}` has a number with a leading zero, which some read as octal; write it without"
-    )]
+    #[error("`{found}` has a number with a leading zero, which some read as octal; write it without")]
     LeadingZero {
         /// The text found, escaped and shortened.
         found: String,
@@ -112,11 +110,7 @@ pub enum IpParseError {
 pub fn parse(text: &str) -> Result<IpAddr, IpParseError> {
     read(text).ok_or_else(|| {
         let found = shown(text);
-        if has_leading_zero(text) {
-            IpParseError::LeadingZero { found }
-        } else {
-            IpParseError::NotAnAddress { found }
-        }
+        if has_leading_zero(text) { IpParseError::LeadingZero { found } } else { IpParseError::NotAnAddress { found } }
     })
 }
 
@@ -153,9 +147,7 @@ pub(super) fn unmapped(addr: IpAddr) -> IpAddr {
 /// The IPv4 client behind a NAT64 gateway that uses the well-known prefix 64:ff9b::/96 (RFC 6052).
 fn nat64(v6: Ipv6Addr) -> Option<Ipv4Addr> {
     match v6.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
-            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-        }
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] => Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))),
         _ => None,
     }
 }
@@ -180,17 +172,13 @@ fn is_zone(text: &str) -> bool {
 
 fn has_leading_zero(text: &str) -> bool {
     let numbers = || text.trim().split(['.', ':']);
-    let zeros =
-        |n: &str| n.len() > 1 && n.starts_with('0') && n.bytes().all(|b| b.is_ascii_digit());
+    let zeros = |n: &str| n.len() > 1 && n.starts_with('0') && n.bytes().all(|b| b.is_ascii_digit());
     text.contains('.') && numbers().any(zeros)
 }
 
 /// For an error message: without control characters and bidi tricks, and not the whole of a long header.
 fn shown(text: &str) -> String {
-    text.chars()
-        .take(48)
-        .flat_map(char::escape_default)
-        .collect()
+    text.chars().take(48).flat_map(char::escape_default).collect()
 }
 
 #[cfg(test)]
@@ -210,26 +198,13 @@ mod tests {
 
     #[test]
     fn every_notation_of_an_address_is_the_same_client() {
-        for text in [
-            "203.0.113.9",
-            " 203.0.113.9\t",
-            "203.0.113.9:80",
-            "[::ffff:203.0.113.9]:443",
-        ] {
+        for text in ["203.0.113.9", " 203.0.113.9\t", "203.0.113.9:80", "[::ffff:203.0.113.9]:443"] {
             check(text, "203.0.113.9");
         }
-        for text in [
-            "::ffff:203.0.113.9",
-            "::FFFF:CB00:7109",
-            "64:ff9b::203.0.113.9",
-        ] {
+        for text in ["::ffff:203.0.113.9", "::FFFF:CB00:7109", "64:ff9b::203.0.113.9"] {
             check(text, "203.0.113.9");
         }
-        for text in [
-            "2001:db8:0:7::1",
-            "2001:0DB8:0000:0007:ffff::",
-            "[2001:DB8:0:7::2]:8080",
-        ] {
+        for text in ["2001:db8:0:7::1", "2001:0DB8:0000:0007:ffff::", "[2001:DB8:0:7::2]:8080"] {
             check(text, "2001:db8:0:7::");
         }
         for text in ["fe80::1", "fe80::1%eth0", "[fe80::2%25eth0]:80"] {
@@ -239,13 +214,7 @@ mod tests {
 
     #[test]
     fn leading_zeros_are_rejected_because_parsers_disagree_on_octal() {
-        for text in [
-            "010.0.0.1",
-            "10.0.0.01",
-            "00.0.0.0",
-            "::ffff:010.0.0.1",
-            "10.0.0.010:80",
-        ] {
+        for text in ["010.0.0.1", "10.0.0.01", "00.0.0.0", "::ffff:010.0.0.1", "10.0.0.010:80"] {
             check(text, "leading zero");
         }
         check("0.0.0.0", "0.0.0.0");
@@ -335,8 +304,7 @@ mod tests {
         let v6 = (0u32..96, 0u128..4).prop_map(|(shift, low)| (0x2001_0db8 << 96) | (low << shift));
         prop_oneof![
             v4.clone().prop_map(|b| IpAddr::V4(Ipv4Addr::from_bits(b))),
-            v4.clone()
-                .prop_map(|b| IpAddr::V6(Ipv4Addr::from_bits(b).to_ipv6_mapped())),
+            v4.clone().prop_map(|b| IpAddr::V6(Ipv4Addr::from_bits(b).to_ipv6_mapped())),
             v4.prop_map(|b| IpAddr::V6(Ipv6Addr::from_bits((0x0064_ff9b << 96) | u128::from(b)))),
             v6.prop_map(|b| IpAddr::V6(Ipv6Addr::from_bits(b))),
             any::<u128>().prop_map(|b| IpAddr::V6(Ipv6Addr::from_bits(b))),

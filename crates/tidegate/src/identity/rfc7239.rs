@@ -69,11 +69,7 @@ fn pairs(element: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
             c => c == ';' && !quoted,
         }
     };
-    element
-        .split(at_semicolon)
-        .map(str::trim)
-        .filter(|pair| !pair.is_empty())
-        .map(pair)
+    element.split(at_semicolon).map(str::trim).filter(|pair| !pair.is_empty()).map(pair)
 }
 
 fn pair(text: &str) -> Option<(&str, &str)> {

@@ -17,9 +17,7 @@ pub struct TrustedProxies {
 impl TrustedProxies {
     /// Trusts the proxies in these networks.
     pub fn new(nets: impl IntoIterator<Item = IpNet>) -> Self {
-        TrustedProxies {
-            nets: nets.into_iter().map(unmapped_net).collect(),
-        }
+        TrustedProxies { nets: nets.into_iter().map(unmapped_net).collect() }
     }
 
     /// Parses networks (`10.0.0.0/8`) and single addresses (`10.1.2.3`). Returns all errors.
@@ -31,11 +29,7 @@ impl TrustedProxies {
                 Err(error) => errors.push(error),
             }
         }
-        if errors.is_empty() {
-            Ok(TrustedProxies::new(nets))
-        } else {
-            Err(errors)
-        }
+        if errors.is_empty() { Ok(TrustedProxies::new(nets)) } else { Err(errors) }
     }
 
     /// Whether `addr` is a trusted proxy. A v4-mapped address counts as its IPv4 address. A NAT64 address does not:
@@ -64,9 +58,7 @@ pub enum TrustedProxyError {
         meant: IpNet,
     },
     /// Every address: then any client could choose its own address.
-    #[error(
-        "trusted proxy `{found}` is the whole internet, so any client could choose its address; list your proxies"
-    )]
+    #[error("trusted proxy `{found}` is the whole internet, so any client could choose its address; list your proxies")]
     Everybody {
         /// The network found.
         found: IpNet,
@@ -91,18 +83,13 @@ fn read_net(text: &str) -> Result<IpNet, TrustedProxyError> {
         Err(_) => match text.parse::<IpAddr>() {
             Ok(addr) => addr.into(),
             Err(_) => {
-                return Err(TrustedProxyError::NotANetwork {
-                    found: text.escape_default().to_string(),
-                });
+                return Err(TrustedProxyError::NotANetwork { found: text.escape_default().to_string() });
             }
         },
     };
     match unmapped_net(net.trunc()) {
         meant if meant.prefix_len() == 0 => Err(TrustedProxyError::Everybody { found: net }),
-        _ if net.trunc() != net => Err(TrustedProxyError::HostBits {
-            found: net,
-            meant: net.trunc(),
-        }),
+        _ if net.trunc() != net => Err(TrustedProxyError::HostBits { found: net, meant: net.trunc() }),
         meant => Ok(meant),
     }
 }
@@ -113,18 +100,8 @@ mod tests {
 
     #[test]
     fn every_error_of_the_proxy_list_is_reported_at_once() {
-        let result = TrustedProxies::parse(&[
-            "10.0.0.0/8",
-            "proxy.local",
-            "10.0.0.1/8",
-            "0.0.0.0/0",
-            "::ffff:0:0/96",
-        ]);
-        let messages: Vec<_> = result
-            .unwrap_err()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let result = TrustedProxies::parse(&["10.0.0.0/8", "proxy.local", "10.0.0.1/8", "0.0.0.0/0", "::ffff:0:0/96"]);
+        let messages: Vec<_> = result.unwrap_err().iter().map(ToString::to_string).collect();
         assert_eq!(
             messages,
             [

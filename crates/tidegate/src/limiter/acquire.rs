@@ -10,8 +10,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store,
-    StoreError, WorkKind,
+    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -103,11 +102,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// When the store gives no reply; the memory store always replies.
-    pub async fn acquire(
-        &self,
-        request: Request<'_>,
-        ttl: Nanos,
-    ) -> Result<Acquired, AcquireError> {
+    pub async fn acquire(&self, request: Request<'_>, ttl: Nanos) -> Result<Acquired, AcquireError> {
         self.acquire_with_cancel(request, ttl, |_| {}).await
     }
 
@@ -123,9 +118,7 @@ impl<S: Store> Limiter<S> {
         ttl: Nanos,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
-        self.view()
-            .acquire_with_cancel(request, ttl, on_cancel)
-            .await
+        self.view().acquire_with_cancel(request, ttl, on_cancel).await
     }
 
     /// Releases the permits of a request that never started. A permit whose release does not reach the store
@@ -169,9 +162,7 @@ impl<S: Store> Limiter<S> {
                     let until = now.plus(ticket.ttl);
                     let adaptive = &self.adaptive;
                     adaptive.renew(rule, subject, ticket.holder, now, until)
-                        || adaptive
-                            .acquire(rule, subject, ticket.holder, now, until)
-                            .granted
+                        || adaptive.acquire(rule, subject, ticket.holder, now, until).granted
                 }
             };
         }
@@ -189,9 +180,7 @@ impl<S: Store> Limiter<S> {
         self.open_permits.record_closed(ticket);
         let mut released = Ok(());
         for permit in &ticket.permits {
-            let one = self
-                .release_one(ticket, permit, ReleaseCause::Finished)
-                .await;
+            let one = self.release_one(ticket, permit, ReleaseCause::Finished).await;
             released = released.and(one);
         }
         released
@@ -212,17 +201,14 @@ impl<S: Store> Limiter<S> {
 
     fn record_open(&self, ticket: &Ticket) {
         let now = self.clock.now();
-        self.open_permits
-            .record_open(ticket, now, now.plus(ticket.ttl));
+        self.open_permits.record_open(ticket, now, now.plus(ticket.ttl));
     }
 
     async fn renew_one(&self, ticket: &Ticket, permit: &TicketPermit) -> Result<bool, StoreError> {
         if permit.location == PermitLocation::Node {
             let now = self.clock.now();
             let (rule, until) = (&permit.rule, now.plus(ticket.ttl));
-            let own = self
-                .adaptive
-                .renew(rule, permit.subject, ticket.holder, now, until);
+            let own = self.adaptive.renew(rule, permit.subject, ticket.holder, now, until);
             return Ok(own);
         }
         let (max_permits, options) = self.limit_and_options(permit);
@@ -230,23 +216,15 @@ impl<S: Store> Limiter<S> {
         Ok(self.store.renew(&own).await?.granted)
     }
 
-    async fn release_one(
-        &self,
-        ticket: &Ticket,
-        permit: &TicketPermit,
-        cause: ReleaseCause,
-    ) -> Result<(), StoreError> {
+    async fn release_one(&self, ticket: &Ticket, permit: &TicketPermit, cause: ReleaseCause) -> Result<(), StoreError> {
         let (rule, subject, holder) = (&permit.rule, permit.subject, ticket.holder);
         match (permit.location, cause) {
             (PermitLocation::Store, _) => {
                 let (max_permits, options) = self.limit_and_options(permit);
-                self.store
-                    .release(&permit_request(ticket, permit, max_permits, &options))
-                    .await
+                self.store.release(&permit_request(ticket, permit, max_permits, &options)).await
             }
             (PermitLocation::Node, ReleaseCause::Finished) => {
-                self.adaptive
-                    .release(rule, subject, holder, self.clock.now());
+                self.adaptive.release(rule, subject, holder, self.clock.now());
                 Ok(())
             }
             (PermitLocation::Node, ReleaseCause::NeverStarted) => {
@@ -265,10 +243,7 @@ impl<S: Store> Limiter<S> {
             // The rule is gone: requests that are open under it stay open.
             Some(Concurrency::Adaptive) | None => u32::MAX,
         };
-        (
-            max_permits,
-            rule.map_or(RuleOptions::DEFAULT, |rule| *rule.options()),
-        )
+        (max_permits, rule.map_or(RuleOptions::DEFAULT, |rule| *rule.options()))
     }
 }
 
@@ -316,11 +291,7 @@ impl<S: Store> LimiterView<'_, S> {
         let mut plan = self.plan_under(&keys, &request, Purpose::Acquire);
         // The rates wait for the store as long as the permits do: they admit the same work.
         plan.set.work = WorkKind::LongWork;
-        let ticket = Ticket {
-            holder: (self.limiter.new_id)()?,
-            ttl,
-            permits: SmallVec::new(),
-        };
+        let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl, permits: SmallVec::new() };
         let mut guard = AcquireGuard::new(ticket, on_cancel);
         if let Some(listed) = plan.listed {
             let decision = self.decision_by_list(listed, plan.client_hash);
@@ -343,9 +314,7 @@ impl<S: Store> LimiterView<'_, S> {
                 role: limit.role,
                 granted: reply.granted,
             });
-            if let Some(denial) =
-                self.denial_of(&limit, max_permits, reply, request.edge, plan.client_hash)
-            {
+            if let Some(denial) = self.denial_of(&limit, max_permits, reply, request.edge, plan.client_hash) {
                 self.abort(guard).await;
                 return Ok(Acquired::Full(denial));
             }
@@ -372,16 +341,10 @@ impl<S: Store> LimiterView<'_, S> {
     pub(super) fn release_local(&self, limit: &ConcurrencyLimit<'_>) -> u64 {
         let (limiter, rule, subject) = (self.limiter, limit.rule.name(), limit.subject);
         limiter.open_permits.forget(rule, subject);
-        limiter
-            .adaptive
-            .release_all(rule, subject, limiter.clock.now())
+        limiter.adaptive.release_all(rule, subject, limiter.clock.now())
     }
 
-    pub(super) fn concurrency_limits(
-        &self,
-        keys: &Keys,
-        request: &Request<'_>,
-    ) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
+    pub(super) fn concurrency_limits(&self, keys: &Keys, request: &Request<'_>) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
         engine::concurrency_limits(rules, limiter.enforcement, &keys.fingerprint, request)
     }
@@ -400,11 +363,7 @@ impl<S: Store> LimiterView<'_, S> {
                 let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
                 let adaptive = &limiter.adaptive;
                 let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
-                let reply = PermitReply {
-                    granted: outcome.granted,
-                    in_use: outcome.open,
-                    source: Source::Exact,
-                };
+                let reply = PermitReply { granted: outcome.granted, in_use: outcome.open, source: Source::Exact };
                 return Ok((outcome.limit, reply));
             }
         };
@@ -431,18 +390,13 @@ impl<S: Store> LimiterView<'_, S> {
         if reply.granted {
             return None;
         }
-        self.limiter.notify_observers(&Event::PermitDenied {
-            edge,
-            limit,
-            source: reply.source,
-        });
+        self.limiter.notify_observers(&Event::PermitDenied { edge, limit, source: reply.source });
         (limit.role != Role::Shadow).then(|| ConcurrencyDenial {
             rule: limit.rule.name().clone(),
             max_permits,
             open: reply.in_use,
             source: reply.source,
-            unavailable: reply.source == Source::Fallback
-                && limit.rule.options().on_failure == OnStoreFailure::Deny,
+            unavailable: reply.source == Source::Fallback && limit.rule.options().on_failure == OnStoreFailure::Deny,
             client,
         })
     }

@@ -19,11 +19,7 @@ pub(super) struct AcquireGuard<F: FnOnce(Ticket)> {
 
 impl<F: FnOnce(Ticket)> AcquireGuard<F> {
     pub(super) fn new(ticket: Ticket, on_cancel: F) -> Self {
-        AcquireGuard {
-            ticket,
-            limits: SmallVec::new(),
-            on_cancel: Some(on_cancel),
-        }
+        AcquireGuard { ticket, limits: SmallVec::new(), on_cancel: Some(on_cancel) }
     }
 
     /// All permits that may be held by now.
@@ -53,11 +49,7 @@ impl<F: FnOnce(Ticket)> AcquireGuard<F> {
     pub(super) fn finish(mut self, decision: Decision) -> Acquired {
         self.on_cancel = None;
         if decision.allowed() {
-            Acquired::Open {
-                permit: self.ticket.clone(),
-                decision,
-                limits: std::mem::take(&mut self.limits),
-            }
+            Acquired::Open { permit: self.ticket.clone(), decision, limits: std::mem::take(&mut self.limits) }
         } else {
             Acquired::Denied(decision)
         }

@@ -55,10 +55,7 @@ impl<S: Store> LimiterView<'_, S> {
             return self.check_described(request, described, options).await;
         }
         let decision = self.descriptor_decision(&request, described, options);
-        let (block, now) = (
-            ListDecision::Block { until: None },
-            self.limiter.clock.now(),
-        );
+        let (block, now) = (ListDecision::Block { until: None }, self.limiter.clock.now());
         let response = decision.decide_by_list(&self.policy.rules, block, now);
         self.notify_decided(&request, &response.decision);
         Ok(response)
@@ -83,10 +80,7 @@ impl<S: Store> LimiterView<'_, S> {
     }
 
     /// Runs all store calls of a decision. They share the time that the caller waits.
-    async fn run_steps<'r>(
-        &self,
-        mut decision: DescriptorDecision<'r>,
-    ) -> Result<DescriptorDecision<'r>, StoreError> {
+    async fn run_steps<'r>(&self, mut decision: DescriptorDecision<'r>) -> Result<DescriptorDecision<'r>, StoreError> {
         let (store, clock) = (&self.limiter.store, &self.limiter.clock);
         let deadline = decision.max_wait().map(|wait| clock.now().plus(wait));
         let wait_left = || deadline.map(|deadline| deadline.since(clock.now()));

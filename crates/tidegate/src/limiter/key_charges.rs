@@ -9,8 +9,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{
-    Charge, ChargeSet, Role, RuleOptions, SINGLE_BATCH, SingleOutcome, SingleOutcomes, Store,
-    StoreError,
+    Charge, ChargeSet, Role, RuleOptions, SINGLE_BATCH, SingleOutcome, SingleOutcomes, Store, StoreError,
 };
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::Cost;
@@ -72,21 +71,13 @@ impl KeyFamily {
 }
 
 /// The default options. A subject consists of one attribute, its key.
-const OPTIONS: RuleOptions = RuleOptions {
-    specificity: 1,
-    ..RuleOptions::DEFAULT
-};
+const OPTIONS: RuleOptions = RuleOptions { specificity: 1, ..RuleOptions::DEFAULT };
 
 impl<S: Store> Limiter<S> {
     /// Charges keys, each on its own and in order, and appends the outcome of each to `replies`. Up to
     /// [`SINGLE_BATCH`] keys share one reading of the clock and, in memory, allocate nothing. Observers are not
     /// notified of peeks.
-    pub async fn charge_keys(
-        &self,
-        edge: Edge,
-        requests: &[KeyCharge<'_>],
-        replies: &mut SingleOutcomes,
-    ) {
+    pub async fn charge_keys(&self, edge: Edge, requests: &[KeyCharge<'_>], replies: &mut SingleOutcomes) {
         let charges = self.keyed_charges(requests);
         let mut charges = charges.as_slice();
         for run in requests.chunk_by(|a, b| a.peeks() == b.peeks()) {
@@ -104,10 +95,7 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    fn keyed_charges<'a>(
-        &self,
-        requests: &[KeyCharge<'a>],
-    ) -> SmallVec<[Charge<'a>; SINGLE_BATCH]> {
+    fn keyed_charges<'a>(&self, requests: &[KeyCharge<'a>]) -> SmallVec<[Charge<'a>; SINGLE_BATCH]> {
         let secret = self.keys.load();
         let role = match self.enforcement {
             EnforceMode::AsWritten => Role::Enforce,
@@ -134,21 +122,12 @@ impl<S: Store> Limiter<S> {
         Ok(SingleOutcome::of(&outcome))
     }
 
-    fn notify_charged(
-        &self,
-        edge: Edge,
-        requests: &[KeyCharge<'_>],
-        replies: &[Result<SingleOutcome, StoreError>],
-    ) {
+    fn notify_charged(&self, edge: Edge, requests: &[KeyCharge<'_>], replies: &[Result<SingleOutcome, StoreError>]) {
         for (keyed, outcome) in requests.iter().zip(replies) {
             let Ok(outcome) = outcome else { continue };
             let family = keyed.family.name();
             for observer in &self.observers {
-                observer.on_event(&Event::Charged {
-                    edge,
-                    family,
-                    outcome,
-                });
+                observer.on_event(&Event::Charged { edge, family, outcome });
             }
         }
     }

@@ -35,11 +35,7 @@ pub(super) fn normalize(request: &mut Request<'_>) {
 }
 
 fn key_by_digest<'a>(key: &str) -> ApiKey<'a> {
-    ApiKey {
-        digest: *Digest::of(key).as_bytes(),
-        tier: None,
-        name: None,
-    }
+    ApiKey { digest: *Digest::of(key).as_bytes(), tier: None, name: None }
 }
 
 #[cfg(test)]

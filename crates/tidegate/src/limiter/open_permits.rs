@@ -40,10 +40,7 @@ struct OpenTickets {
 
 impl Default for OpenPermitGauge {
     fn default() -> Self {
-        OpenPermitGauge {
-            max: MAX_COUNTED_TICKETS,
-            table: Mutex::default(),
-        }
+        OpenPermitGauge { max: MAX_COUNTED_TICKETS, table: Mutex::default() }
     }
 }
 
@@ -51,10 +48,7 @@ impl OpenPermitGauge {
     /// A gauge that takes about `bytes` at most.
     pub(super) fn with_memory_cap(bytes: u64) -> Self {
         let max = usize::try_from(bytes / TICKET_BYTES).unwrap_or(MAX_COUNTED_TICKETS);
-        OpenPermitGauge {
-            max: max.min(MAX_COUNTED_TICKETS),
-            ..OpenPermitGauge::default()
-        }
+        OpenPermitGauge { max: max.min(MAX_COUNTED_TICKETS), ..OpenPermitGauge::default() }
     }
 
     pub(super) fn record_open(&self, ticket: &Ticket, now: Nanos, until: Nanos) {
@@ -65,8 +59,7 @@ impl OpenPermitGauge {
         // A call adds one ticket and drops up to four, so that tickets that are never released make room.
         table.drop_ended(now, 4);
         let entries = ticket.permits.iter();
-        let permits =
-            entries.map(|entry| (entry.rule.clone(), entry.rule.counter(entry.subject, 0)));
+        let permits = entries.map(|entry| (entry.rule.clone(), entry.rule.counter(entry.subject, 0)));
         let known = table.open.get(ticket.holder).is_some();
         if known {
             table.remove(ticket.holder);
@@ -86,11 +79,7 @@ impl OpenPermitGauge {
         let counter = rule.counter(subject, 0);
         let table = &mut *self.table.lock();
         let of_subject = (counter, 0)..=(counter, u128::MAX);
-        let holders: Vec<u128> = table
-            .holders
-            .range(of_subject)
-            .map(|(_, holder)| *holder)
-            .collect();
+        let holders: Vec<u128> = table.holders.range(of_subject).map(|(_, holder)| *holder).collect();
         for holder in holders {
             let until = table.open.get(holder).map(|(until, _)| until);
             let Some((until, mut permits)) = until.zip(table.remove(holder)) else {
@@ -166,11 +155,7 @@ mod tests {
             subject: Fingerprint::new(*subject),
             location: PermitLocation::Store,
         });
-        Ticket {
-            holder,
-            ttl: AT(10),
-            permits: entries.collect(),
-        }
+        Ticket { holder, ttl: AT(10), permits: entries.collect() }
     }
 
     fn counts(gauge: &OpenPermitGauge, now: u64) -> Vec<(String, u64)> {

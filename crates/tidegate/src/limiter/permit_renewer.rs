@@ -71,12 +71,7 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
 
     /// As `new`, with permits of another TTL.
     pub fn with_ttl(limiter: Arc<Limiter<S>>, runtime: R, ttl: Nanos) -> Self {
-        PermitRenewer(Arc::new(RenewerInner {
-            limiter,
-            runtime,
-            ttl,
-            permits: Mutex::default(),
-        }))
+        PermitRenewer(Arc::new(RenewerInner { limiter, runtime, ttl, permits: Mutex::default() }))
     }
 
     /// Opens a request; see [`Limiter::acquire`]. Cancel-safe: dropped before it has finished, the call releases
@@ -84,27 +79,15 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
     ///
     /// # Errors
     /// When the store gives no reply.
-    pub async fn acquire(
-        &self,
-        request: Request<'_>,
-    ) -> Result<Acquired<Permit<S, R>>, AcquireError> {
+    pub async fn acquire(&self, request: Request<'_>) -> Result<Acquired<Permit<S, R>>, AcquireError> {
         let inner = &*self.0;
         let sent = inner.runtime.now();
         let on_cancel = |ticket| self.cancel_in_background(ticket);
-        let acquired = inner
-            .limiter
-            .acquire_with_cancel(request, inner.ttl, on_cancel)
-            .await?;
+        let acquired = inner.limiter.acquire_with_cancel(request, inner.ttl, on_cancel).await?;
         Ok(match acquired {
-            Acquired::Open {
-                permit: ticket,
-                decision,
-                limits,
-            } => Acquired::Open {
-                permit: self.track(ticket, sent),
-                decision,
-                limits,
-            },
+            Acquired::Open { permit: ticket, decision, limits } => {
+                Acquired::Open { permit: self.track(ticket, sent), decision, limits }
+            }
             Acquired::Denied(decision) => Acquired::Denied(decision),
             Acquired::Full(full) => Acquired::Full(full),
         })
@@ -122,10 +105,7 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
 
     fn track(&self, ticket: Ticket, sent: Nanos) -> Permit<S, R> {
         let inner = &self.0;
-        let state = Arc::new(PermitState {
-            until: AtomicU64::new(sent.plus(ticket.ttl).get()),
-            ticket,
-        });
+        let state = Arc::new(PermitState { until: AtomicU64::new(sent.plus(ticket.ttl).get()), ticket });
         let needs_task = {
             let mut permits = inner.permits.lock();
             let holder = state.ticket.holder;
@@ -134,22 +114,14 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
         };
         if needs_task {
             let runtime = inner.runtime.clone();
-            inner
-                .runtime
-                .spawn(run_renewals(Arc::downgrade(inner), runtime));
+            inner.runtime.spawn(run_renewals(Arc::downgrade(inner), runtime));
         }
-        Permit {
-            renewer: self.clone(),
-            state,
-        }
+        Permit { renewer: self.clone(), state }
     }
 }
 
 /// Renews the permits of a renewer as long as there are any.
-async fn run_renewals<S: Store + 'static, R: Runtime>(
-    renewer: Weak<RenewerInner<S, R>>,
-    runtime: R,
-) {
+async fn run_renewals<S: Store + 'static, R: Runtime>(renewer: Weak<RenewerInner<S, R>>, runtime: R) {
     loop {
         let Some(third) = renewer.upgrade().map(|inner| inner.ttl.get() / 3) else {
             return;

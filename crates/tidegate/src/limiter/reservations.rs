@@ -104,11 +104,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id;
     /// and when the request names more than 64 units, or a unit of more than 255 bytes, which no token can hold.
-    pub async fn reserve(
-        &self,
-        request: Request<'_>,
-        ttl: Nanos,
-    ) -> Result<Reservation, StoreError> {
+    pub async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
         self.view().reserve(request, ttl).await
     }
 
@@ -149,11 +145,7 @@ impl<S: Store> Limiter<S> {
         Ok(settlement)
     }
 
-    async fn settle_receipt(
-        &self,
-        receipt: &Receipt,
-        actual: Option<&Actual>,
-    ) -> Result<Settlement, StoreError> {
+    async fn settle_receipt(&self, receipt: &Receipt, actual: Option<&Actual>) -> Result<Settlement, StoreError> {
         if receipt.is_empty() {
             return Ok(Settlement::Done);
         }
@@ -169,26 +161,17 @@ impl<S: Store> Limiter<S> {
     /// not reply to. Call it about every second. An entry without a reply waits for the next call and holds up no
     /// other entry: its shard may be unavailable.
     pub async fn retry_settlements(&self) {
-        for batch in self
-            .settlement_retries
-            .due(self.clock.now())
-            .chunks(MAX_CONCURRENT_SETTLEMENTS)
-        {
+        for batch in self.settlement_retries.due(self.clock.now()).chunks(MAX_CONCURRENT_SETTLEMENTS) {
             join_all(batch.iter().map(|pending| self.retry_settlement(pending))).await;
         }
     }
 
     async fn retry_settlement(&self, pending: &PendingSettlement) {
-        let Ok(settlement) = self
-            .settle_receipt(&pending.receipt, pending.actual.as_ref())
-            .await
-        else {
+        let Ok(settlement) = self.settle_receipt(&pending.receipt, pending.actual.as_ref()).await else {
             return;
         };
         match (&pending.actual, settlement) {
-            (Some(_), Settlement::Lapsed) => self
-                .settlement_retries
-                .revert_to_reservation(pending, self.clock.now()),
+            (Some(_), Settlement::Lapsed) => self.settlement_retries.revert_to_reservation(pending, self.clock.now()),
             _ => self.settlement_retries.complete(pending),
         }
         let step = match (&pending.actual, settlement) {
@@ -205,11 +188,7 @@ impl<S: Store> LimiterView<'_, S> {
     ///
     /// # Errors
     /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id.
-    pub async fn reserve(
-        &self,
-        request: Request<'_>,
-        ttl: Nanos,
-    ) -> Result<Reservation, StoreError> {
+    pub async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
         check_unit_names(&request)?;
         let mut request = request;
         self.identify(&mut request);
@@ -226,24 +205,12 @@ impl<S: Store> LimiterView<'_, S> {
             }
         };
         self.notify_decided(&request, &decision);
-        let token = decision
-            .allowed()
-            .then(|| self.reservation_token(&request, &decision, id, ttl));
-        Ok(Reservation {
-            decision,
-            token,
-            ttl,
-        })
+        let token = decision.allowed().then(|| self.reservation_token(&request, &decision, id, ttl));
+        Ok(Reservation { decision, token, ttl })
     }
 
     /// Seals the token of an admitted reservation, which this node tracks from now on.
-    fn reservation_token(
-        &self,
-        request: &Request<'_>,
-        decision: &Decision,
-        id: u128,
-        ttl: Nanos,
-    ) -> String {
+    fn reservation_token(&self, request: &Request<'_>, decision: &Decision, id: u128, ttl: Nanos) -> String {
         let limiter = self.limiter;
         let receipt = Receipt::of_reservation(decision, id, ttl, units(request, decision));
         let token = receipt.seal(&limiter.keys.load().secret);
@@ -283,15 +250,9 @@ fn check_unit_names(request: &Request<'_>) -> Result<(), StoreError> {
     } else {
         return Ok(());
     };
-    Err(StoreError::Rejected {
-        command: "reserve",
-        source: reason.into(),
-    })
+    Err(StoreError::Rejected { command: "reserve", source: reason.into() })
 }
 
 pub(super) fn no_randomness(error: getrandom::Error) -> StoreError {
-    StoreError::Unavailable {
-        waited: Nanos::ZERO,
-        source: Box::new(error),
-    }
+    StoreError::Unavailable { waited: Nanos::ZERO, source: Box::new(error) }
 }

@@ -107,10 +107,7 @@ impl Default for SettlementRetries {
 
 impl SettlementRetries {
     fn new(max: usize) -> Self {
-        SettlementRetries {
-            max,
-            tables: Mutex::default(),
-        }
+        SettlementRetries { max, tables: Mutex::default() }
     }
 
     /// Tracks one more entry. Returns whether there was room.
@@ -138,10 +135,7 @@ impl SettlementRetries {
     pub(super) fn complete(&self, pending: &PendingSettlement) {
         let mut tables = self.tables.lock();
         let (id, queue) = (pending.receipt.id(), tables.queue_for(pending));
-        if queue
-            .get(id)
-            .is_some_and(|now| now.actual == pending.actual)
-        {
+        if queue.get(id).is_some_and(|now| now.actual == pending.actual) {
             queue.remove(id);
         }
     }
@@ -247,14 +241,9 @@ mod tests {
         let later = NOW.plus(Nanos::new(1));
         assert!(retries.insert(pending(1, later, None)) && retries.insert(pending(2, later, None)));
         assert!(!retries.insert(pending(3, later, None)));
-        assert!(
-            retries.insert(pending(4, NOW, Some(5))) && retries.insert(pending(1, NOW, Some(5)))
-        );
+        assert!(retries.insert(pending(4, NOW, Some(5))) && retries.insert(pending(1, NOW, Some(5))));
         assert!(!retries.insert(pending(5, NOW, Some(5))));
-        assert!(
-            retries.insert(pending(3, later, None)),
-            "the settled reservation has made room"
-        );
+        assert!(retries.insert(pending(3, later, None)), "the settled reservation has made room");
         let mut waiting = ids(&retries, NOW);
         waiting.sort_unstable();
         assert_eq!(waiting, [1, 4]);

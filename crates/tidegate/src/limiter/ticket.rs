@@ -77,9 +77,7 @@ impl Ticket {
     pub(super) fn open(text: &str, secret: &Secret) -> Result<Self, TicketError> {
         let bytes = from_hex(text).ok_or(TicketError::Forged)?;
         let split = bytes.len().checked_sub(SEAL_LEN);
-        let (payload, seal) = split
-            .map(|at| bytes.split_at(at))
-            .ok_or(TicketError::Forged)?;
+        let (payload, seal) = split.map(|at| bytes.split_at(at)).ok_or(TicketError::Forged)?;
         if !secret.verifies_seal(payload, seal) {
             return Err(TicketError::Forged);
         }
@@ -118,20 +116,14 @@ mod tests {
     use crate::receipt::{Receipt, ReceiptKind};
 
     fn ticket() -> Ticket {
-        let permit = |rule: &str, location| TicketPermit {
-            rule: RuleName::new(rule),
-            subject: Fingerprint::new(99),
-            location,
-        };
+        let permit =
+            |rule: &str, location| TicketPermit { rule: RuleName::new(rule), subject: Fingerprint::new(99), location };
         Ticket {
             holder: 42,
             ttl: Nanos::from_secs(10),
-            permits: [
-                permit("uploads", PermitLocation::Store),
-                permit("a", PermitLocation::Node),
-            ]
-            .into_iter()
-            .collect(),
+            permits: [permit("uploads", PermitLocation::Store), permit("a", PermitLocation::Node)]
+                .into_iter()
+                .collect(),
         }
     }
 

@@ -68,13 +68,7 @@ struct HintTimes {
 impl Debouncer {
     /// A debouncer without hints, as if a look had just been made.
     pub fn new(timing: WatchTiming, now: Nanos) -> Self {
-        Debouncer {
-            timing,
-            hints: None,
-            poked: false,
-            looked_at: now,
-            poll: timing.poll,
-        }
+        Debouncer { timing, hints: None, poked: false, looked_at: now, poll: timing.poll }
     }
 
     /// Records that something may have changed.
@@ -95,20 +89,12 @@ impl Debouncer {
 
     /// A look has ended. `is_fresh` means that its files had just changed, and selects the next poll.
     pub fn look_finished(&mut self, is_fresh: bool) {
-        self.poll = if is_fresh {
-            self.timing.fresh_poll
-        } else {
-            self.timing.poll
-        };
+        self.poll = if is_fresh { self.timing.fresh_poll } else { self.timing.poll };
     }
 
     /// The time until the next scan: shorter after a hint, to see whether more changes follow.
     pub fn scan_interval(&self) -> Nanos {
-        let WatchTiming {
-            scan_interval,
-            quiet,
-            ..
-        } = self.timing;
+        let WatchTiming { scan_interval, quiet, .. } = self.timing;
         match self.hints {
             Some(_) => scan_interval.min(Nanos::new(quiet.get() / 4)),
             None => scan_interval,
@@ -117,19 +103,13 @@ impl Debouncer {
 
     /// Whether to look now, and if not, when to call this again.
     pub fn next_look(&self, now: Nanos) -> NextLook {
-        let WatchTiming {
-            quiet, max_delay, ..
-        } = self.timing;
+        let WatchTiming { quiet, max_delay, .. } = self.timing;
         let due = match self.hints {
             _ if self.poked => now,
             Some(HintTimes { first, last }) => last.plus(quiet).min(first.plus(max_delay)),
             None => self.looked_at.plus(self.poll),
         };
-        if due <= now {
-            NextLook::Look
-        } else {
-            NextLook::WaitUntil(due)
-        }
+        if due <= now { NextLook::Look } else { NextLook::WaitUntil(due) }
     }
 }
 
@@ -164,10 +144,7 @@ mod tests {
 
     #[test]
     fn an_endless_burst_delays_a_look_by_400_ms_and_no_more() {
-        assert_eq!(
-            looks((1000..4000).step_by(10), 5000),
-            [1400, 1810, 2220, 2630, 3040, 3450, 3860, 4090]
-        );
+        assert_eq!(looks((1000..4000).step_by(10), 5000), [1400, 1810, 2220, 2630, 3040, 3450, 3860, 4090]);
     }
 
     #[test]
@@ -178,11 +155,7 @@ mod tests {
     #[test]
     fn a_poll_follows_silence() {
         assert_eq!(looks([], 90_000), [30_000, 60_000, 90_000]);
-        assert_eq!(
-            looks([10_000], 60_000),
-            [10_100, 40_100],
-            "counted from the last look"
-        );
+        assert_eq!(looks([10_000], 60_000), [10_100, 40_100], "counted from the last look");
     }
 
     #[test]
@@ -209,17 +182,11 @@ mod tests {
         let now = Nanos::from_secs(1);
         let mut debouncer = Debouncer::new(WatchTiming::default(), now);
         debouncer.hint(now);
-        assert_eq!(
-            debouncer.next_look(now),
-            NextLook::WaitUntil(Nanos::from_millis(1100))
-        );
+        assert_eq!(debouncer.next_look(now), NextLook::WaitUntil(Nanos::from_millis(1100)));
         debouncer.poke();
         assert_eq!(debouncer.next_look(now), NextLook::Look);
         debouncer.look_started(now);
-        assert_eq!(
-            debouncer.next_look(now),
-            NextLook::WaitUntil(Nanos::from_secs(31))
-        );
+        assert_eq!(debouncer.next_look(now), NextLook::WaitUntil(Nanos::from_secs(31)));
     }
 
     #[test]
@@ -228,9 +195,6 @@ mod tests {
         debouncer.hint(Nanos::from_millis(10));
         debouncer.look_started(Nanos::from_millis(110));
         debouncer.hint(Nanos::from_millis(130));
-        assert_eq!(
-            debouncer.next_look(Nanos::from_millis(140)),
-            NextLook::WaitUntil(Nanos::from_millis(230))
-        );
+        assert_eq!(debouncer.next_look(Nanos::from_millis(140)), NextLook::WaitUntil(Nanos::from_millis(230)));
     }
 }

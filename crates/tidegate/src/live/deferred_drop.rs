@@ -26,10 +26,7 @@ struct RetiredValues<T> {
 
 impl<T> Default for DeferredDrop<T> {
     fn default() -> Self {
-        DeferredDrop(Arc::new(Mutex::new(RetiredValues {
-            values: Vec::new(),
-            thread_running: false,
-        })))
+        DeferredDrop(Arc::new(Mutex::new(RetiredValues { values: Vec::new(), thread_running: false })))
     }
 }
 
@@ -57,11 +54,7 @@ fn free_unused<T>(shared: &Mutex<RetiredValues<T>>) -> bool {
     let mut retired = lock(shared);
     let mut freed = Vec::new();
     for (value, alone) in mem::take(&mut retired.values) {
-        let alone = if Arc::strong_count(&value) == 1 {
-            alone + 1
-        } else {
-            0
-        };
+        let alone = if Arc::strong_count(&value) == 1 { alone + 1 } else { 0 };
         // Two checks: a reader may hold parts of a value a moment longer than the value itself.
         match alone {
             2.. => freed.push(value),

@@ -78,15 +78,9 @@ mod tests {
     #[test]
     fn the_message_for_a_missing_path_promises_no_last_good_version() {
         let path = PathBuf::from("rules");
-        for error in [
-            FileError::NotFound { path: path.clone() },
-            FileError::EmptyFolder { path },
-        ] {
+        for error in [FileError::NotFound { path: path.clone() }, FileError::EmptyFolder { path }] {
             let message = error.to_string();
-            assert!(
-                message.starts_with("rules: ") && message.contains("; "),
-                "{message}"
-            );
+            assert!(message.starts_with("rules: ") && message.contains("; "), "{message}");
             assert!(!message.contains("in force"), "{message}");
         }
     }

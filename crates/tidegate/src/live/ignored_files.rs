@@ -23,10 +23,7 @@ pub fn ignored_rule_files(path: &Path) -> Vec<PathBuf> {
     };
     let rule_files = files_in(path, FileFilter::Rules).unwrap_or_default();
     let others = files.into_iter().filter(|file| !rule_files.contains(file));
-    let mut ignored: Vec<PathBuf> = others
-        .take(MAX_FILES)
-        .filter(|f| is_like_rules(f))
-        .collect();
+    let mut ignored: Vec<PathBuf> = others.take(MAX_FILES).filter(|f| is_like_rules(f)).collect();
     ignored.sort_unstable();
     ignored
 }
@@ -34,12 +31,8 @@ pub fn ignored_rule_files(path: &Path) -> Vec<PathBuf> {
 /// Copies and documents beside rules, made by editors and people, are ignored on purpose.
 fn is_like_rules(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
-    let on_purpose = |name: &str| {
-        name.starts_with('#')
-            || ["~", ".bak", ".orig", ".md"]
-                .iter()
-                .any(|end| name.ends_with(end))
-    };
+    let on_purpose =
+        |name: &str| name.starts_with('#') || ["~", ".bak", ".orig", ".md"].iter().any(|end| name.ends_with(end));
     if name.is_none_or(on_purpose) || !file.is_file() {
         return false;
     }
@@ -54,10 +47,7 @@ fn reads_like_rules(text: &str) -> bool {
     let text = text.trim_start_matches('\u{feff}');
     let is_content = |line: &&str| !line.is_empty() && !line.starts_with(['#', '%', '-']);
     let mut lines = text.lines().map(str::trim_start);
-    if lines
-        .find(is_content)
-        .is_some_and(|line| line.starts_with('{'))
-    {
+    if lines.find(is_content).is_some_and(|line| line.starts_with('{')) {
         return text.split(['{', ',', '\n']).any(names_rules);
     }
     text.lines().any(names_rules)
@@ -68,11 +58,7 @@ fn names_rules(line: &str) -> bool {
     let line = line.trim_start_matches([' ', '\t', '{', '"', '\'']);
     ["rules", "descriptors", "domain"].iter().any(|name| {
         let rest = line.strip_prefix(name);
-        rest.is_some_and(|rest| {
-            rest.trim_start_matches(['"', '\''])
-                .trim_start()
-                .starts_with(':')
-        })
+        rest.is_some_and(|rest| rest.trim_start_matches(['"', '\'']).trim_start().starts_with(':'))
     })
 }
 
@@ -89,14 +75,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         let limits = "domain: shop\ndescriptors: []\n";
-        for name in [
-            "read.yaml",
-            "read.yml",
-            ".hidden",
-            "..data/x.yaml",
-            "#x#",
-            "x.yaml~",
-        ] {
+        for name in ["read.yaml", "read.yml", ".hidden", "..data/x.yaml", "#x#", "x.yaml~"] {
             write(name, limits);
         }
         write("keys.txt", "sha256:00 free someone\n");
@@ -113,22 +92,9 @@ mod tests {
         write("flow.YML", flow);
         write("prose.txt", "these pages, rules: none\n");
         write("other.json", r#"{"a":{"b":"rules, and more"}}"#);
-        let want = [
-            "below/deeper/more.yaml",
-            "flow.YML",
-            "flow.json",
-            "flow.txt",
-            "limits",
-            "limits.json",
-            "limits.txt",
-        ];
-        assert_eq!(
-            ignored_rule_files(dir.path()),
-            want.map(|name| dir.path().join(name))
-        );
-        assert!(
-            ignored_rule_files(&dir.path().join("read.yaml")).is_empty(),
-            "a file"
-        );
+        let want =
+            ["below/deeper/more.yaml", "flow.YML", "flow.json", "flow.txt", "limits", "limits.json", "limits.txt"];
+        assert_eq!(ignored_rule_files(dir.path()), want.map(|name| dir.path().join(name)));
+        assert!(ignored_rule_files(&dir.path().join("read.yaml")).is_empty(), "a file");
     }
 }

@@ -77,14 +77,8 @@ impl<T: Send + Sync + 'static> LiveValue<T> {
 
     /// As `replace_with`, but `make` may return `None` if the value in force is the one it would make. That value
     /// then stays, with its version.
-    pub fn replace_if_changed<E: Display>(
-        &self,
-        make: impl FnOnce() -> Result<Option<T>, E>,
-    ) -> Result<u64, E> {
-        let _replacing = self
-            .replacing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+    pub fn replace_if_changed<E: Display>(&self, make: impl FnOnce() -> Result<Option<T>, E>) -> Result<u64, E> {
+        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         match make() {
             Ok(None) => {
                 self.failure.store(None);
@@ -92,17 +86,13 @@ impl<T: Send + Sync + 'static> LiveValue<T> {
             }
             Ok(Some(value)) => {
                 let version = self.version() + 1;
-                self.retired
-                    .retire(self.current.swap(Arc::new(Versioned { version, value })));
+                self.retired.retire(self.current.swap(Arc::new(Versioned { version, value })));
                 self.failure.store(None);
                 Ok(version)
             }
             Err(error) => {
                 let times = self.failure().map_or(0, |failure| failure.times) + 1;
-                self.failure.store(Some(Arc::new(ReplaceFailure {
-                    message: error.to_string(),
-                    times,
-                })));
+                self.failure.store(Some(Arc::new(ReplaceFailure { message: error.to_string(), times })));
                 Err(error)
             }
         }
@@ -139,11 +129,7 @@ mod tests {
         let held = live.get();
         assert_eq!(live.replace_with(|| Ok::<_, String>("new")), Ok(2));
         assert_eq!((*live.load().value(), live.version()), ("new", 2));
-        assert_eq!(
-            (*held.value(), held.version()),
-            ("old", 1),
-            "a reader keeps the version it holds"
-        );
+        assert_eq!((*held.value(), held.version()), ("old", 1), "a reader keeps the version it holds");
     }
 
     #[test]
@@ -159,15 +145,9 @@ mod tests {
     fn a_failed_replacement_leaves_the_last_good_value() {
         let live = LiveValue::new("good");
         for times in 1..=2 {
-            assert_eq!(
-                live.replace_with(|| Err("line 3 is wrong")),
-                Err("line 3 is wrong")
-            );
+            assert_eq!(live.replace_with(|| Err("line 3 is wrong")), Err("line 3 is wrong"));
             let message = "line 3 is wrong".to_owned();
-            assert_eq!(
-                live.failure().as_deref(),
-                Some(&ReplaceFailure { message, times })
-            );
+            assert_eq!(live.failure().as_deref(), Some(&ReplaceFailure { message, times }));
         }
         assert_eq!((*live.load().value(), live.version()), ("good", 1));
         assert_eq!(live.replace_with(|| Ok::<_, String>("better")), Ok(2));
@@ -187,8 +167,7 @@ mod tests {
     fn readers_never_see_a_version_with_another_value() {
         let live = LiveValue::new(1u64);
         std::thread::scope(|threads| {
-            threads
-                .spawn(|| (2..=20_000).for_each(|n| _ = live.replace_with(|| Ok::<_, String>(n))));
+            threads.spawn(|| (2..=20_000).for_each(|n| _ = live.replace_with(|| Ok::<_, String>(n))));
             let mut last = 0;
             while last < 20_000 {
                 let seen = live.load();

@@ -66,21 +66,8 @@ where
     R: FnMut(&FileState),
     E: Display,
 {
-    pub(super) fn new(
-        path: PathBuf,
-        path_kind: PathKind,
-        limits: SizeLimits,
-        load: L,
-        report: R,
-    ) -> Self {
-        Reloader {
-            path,
-            path_kind,
-            limits,
-            load,
-            report,
-            known: ReloaderState::default(),
-        }
+    pub(super) fn new(path: PathBuf, path_kind: PathKind, limits: SizeLimits, load: L, report: R) -> Self {
+        Reloader { path, path_kind, limits, load, report, known: ReloaderState::default() }
     }
 
     pub(super) fn look(&mut self, mode: LookMode) -> LookOutcome {
@@ -102,9 +89,7 @@ where
             }
         }
         self.known.stable_scan = None;
-        self.report_change(FileState::Stale(FileError::Changing {
-            path: self.path.clone(),
-        }));
+        self.report_change(FileState::Stale(FileError::Changing { path: self.path.clone() }));
         LookOutcome::Unstable
     }
 
@@ -140,9 +125,7 @@ where
 
     /// Loads these contents, which may change while the loader reads them.
     fn load_snapshot(&mut self, snapshot: FileSnapshot) -> LookAttempt {
-        let rejected = |reason: String| {
-            LookAttempt::Unchanged(FileState::Stale(FileError::Rejected { reason }))
-        };
+        let rejected = |reason: String| LookAttempt::Unchanged(FileState::Stale(FileError::Rejected { reason }));
         if self.known.loaded.as_ref() == Some(&snapshot) {
             return LookAttempt::Unchanged(FileState::Current);
         }
@@ -152,12 +135,8 @@ where
             return rejected(reason.clone());
         }
         // A loader that panics on one file must not end the watch over all later ones.
-        let loaded = catch_unwind(AssertUnwindSafe(|| {
-            (self.load)(&snapshot).map_err(|e| e.to_string())
-        }))
-        .unwrap_or_else(|_| {
-            Err("the loader panicked on these contents; please report it".to_owned())
-        });
+        let loaded = catch_unwind(AssertUnwindSafe(|| (self.load)(&snapshot).map_err(|e| e.to_string())))
+            .unwrap_or_else(|_| Err("the loader panicked on these contents; please report it".to_owned()));
         if snapshot.is_torn() {
             return LookAttempt::Changed;
         }

@@ -25,15 +25,9 @@ pub struct SizeLimits {
 
 impl SizeLimits {
     /// For rules: 16 MiB a file, 64 MiB a folder.
-    pub const RULES: SizeLimits = SizeLimits {
-        file_bytes: 16 << 20,
-        total_bytes: 64 << 20,
-    };
+    pub const RULES: SizeLimits = SizeLimits { file_bytes: 16 << 20, total_bytes: 64 << 20 };
     /// For a keys file: 256 MiB.
-    pub const KEYS: SizeLimits = SizeLimits {
-        file_bytes: 256 << 20,
-        total_bytes: 256 << 20,
-    };
+    pub const KEYS: SizeLimits = SizeLimits { file_bytes: 256 << 20, total_bytes: 256 << 20 };
 }
 
 /// The allowed kinds of a watched path.
@@ -83,9 +77,7 @@ impl FileScan {
         } else if let PathKind::FileOrFolder(filter) = kind {
             scan_folder(path, filter)?
         } else {
-            return Err(FileError::NotAFile {
-                path: path.to_owned(),
-            });
+            return Err(FileError::NotAFile { path: path.to_owned() });
         };
         check_size(limits, &files)?;
         Ok(FileScan { files })
@@ -100,8 +92,7 @@ impl FileScan {
 
     /// Whether a file was modified that shortly before `seen_at`. A timestamp in the future does not count.
     pub(super) fn is_fresh(&self, seen_at: SystemTime) -> bool {
-        let is_young =
-            |age: Option<Duration>| age.is_some_and(|age| age <= MAX_FILE_TIME_GRANULARITY);
+        let is_young = |age: Option<Duration>| age.is_some_and(|age| age <= MAX_FILE_TIME_GRANULARITY);
         self.ages(seen_at).any(is_young)
     }
 
@@ -118,17 +109,8 @@ impl ScannedFile {
         if !metadata.is_file() {
             return Err(FileError::NotAFile { path });
         }
-        let (len, modified, inode) = (
-            metadata.len(),
-            metadata.modified().ok(),
-            Inode::of(metadata),
-        );
-        Ok(ScannedFile {
-            path,
-            len,
-            modified,
-            inode,
-        })
+        let (len, modified, inode) = (metadata.len(), metadata.modified().ok(), Inode::of(metadata));
+        Ok(ScannedFile { path, len, modified, inode })
     }
 }
 
@@ -156,18 +138,12 @@ impl Inode {
 
     #[cfg(not(unix))]
     fn of(_: &Metadata) -> Self {
-        Inode {
-            device: 0,
-            number: 0,
-            changed_secs: 0,
-            changed_nanos: 0,
-        }
+        Inode { device: 0, number: 0, changed_secs: 0, changed_nanos: 0 }
     }
 
     fn changed(self) -> Option<SystemTime> {
         let [secs, nanos] = [self.changed_secs, self.changed_nanos].map(|n| u64::try_from(n).ok());
-        SystemTime::UNIX_EPOCH
-            .checked_add(Duration::from_secs(secs?) + Duration::from_nanos(nanos?))
+        SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(secs?) + Duration::from_nanos(nanos?))
     }
 }
 
@@ -180,10 +156,7 @@ pub(super) fn file_error(path: &Path, error: &io::Error) -> FileError {
     let path = path.to_owned();
     match error.kind() {
         io::ErrorKind::NotFound => FileError::NotFound { path },
-        _ => FileError::Unreadable {
-            path,
-            reason: error.to_string(),
-        },
+        _ => FileError::Unreadable { path, reason: error.to_string() },
     }
 }
 
@@ -197,32 +170,18 @@ pub(super) fn files_in(path: &Path, filter: FileFilter) -> Result<Vec<PathBuf>, 
 fn scan_folder(path: &Path, filter: FileFilter) -> Result<Vec<ScannedFile>, FileError> {
     let mut paths = files_in(path, filter)?;
     if paths.is_empty() {
-        return Err(FileError::EmptyFolder {
-            path: path.to_owned(),
-        });
+        return Err(FileError::EmptyFolder { path: path.to_owned() });
     }
     paths.sort_unstable();
-    paths
-        .into_iter()
-        .map(|path| stat(&path).and_then(|about| ScannedFile::of(path, &about)))
-        .collect()
+    paths.into_iter().map(|path| stat(&path).and_then(|about| ScannedFile::of(path, &about))).collect()
 }
 
 /// Lists the matching files. Only real subfolders are entered: a link to one could form a cycle.
-fn list_files(
-    path: &Path,
-    filter: FileFilter,
-    depth: usize,
-    into: &mut Vec<PathBuf>,
-) -> Result<(), FileError> {
+fn list_files(path: &Path, filter: FileFilter, depth: usize, into: &mut Vec<PathBuf>) -> Result<(), FileError> {
     let to_error = |error: io::Error| file_error(path, &error);
     for entry in fs::read_dir(path).map_err(to_error)? {
         let entry = entry.map_err(to_error)?;
-        if !entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| filter.matches(name))
-        {
+        if !entry.file_name().to_str().is_some_and(|name| filter.matches(name)) {
             continue;
         }
         let below = filter != FileFilter::Rules && entry.file_type().map_err(to_error)?.is_dir();
@@ -258,11 +217,7 @@ fn check_size(limits: SizeLimits, files: &[ScannedFile]) -> Result<(), FileError
         total = total.saturating_add(file.len);
         for (bytes, max) in [(file.len, limits.file_bytes), (total, limits.total_bytes)] {
             if bytes > max {
-                return Err(FileError::TooLarge {
-                    path: file.path.clone(),
-                    bytes,
-                    max_bytes: max,
-                });
+                return Err(FileError::TooLarge { path: file.path.clone(), bytes, max_bytes: max });
             }
         }
     }
@@ -274,11 +229,7 @@ mod tests {
     use super::*;
 
     fn scan(path: &Path) -> Result<FileScan, FileError> {
-        FileScan::of(
-            path,
-            PathKind::FileOrFolder(FileFilter::Rules),
-            SizeLimits::RULES,
-        )
+        FileScan::of(path, PathKind::FileOrFolder(FileFilter::Rules), SizeLimits::RULES)
     }
 
     /// The names, relative to the folder.
@@ -291,26 +242,10 @@ mod tests {
     #[test]
     fn a_folder_yields_its_rules_files_by_name_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let names = [
-            "b.yaml",
-            "a.yml",
-            "c.yaml~",
-            ".c.yaml",
-            ".c.yaml.swp",
-            "#c.yaml#",
-            ".#c.yaml",
-            "c.txt",
-            "yaml",
-        ];
-        names
-            .iter()
-            .for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
+        let names = ["b.yaml", "a.yml", "c.yaml~", ".c.yaml", ".c.yaml.swp", "#c.yaml#", ".#c.yaml", "c.txt", "yaml"];
+        names.iter().for_each(|name| fs::write(dir.path().join(name), "x").unwrap());
         let found = scan(dir.path()).unwrap();
-        let names: Vec<_> = found
-            .files
-            .iter()
-            .map(|file| file.path.file_name().unwrap())
-            .collect();
+        let names: Vec<_> = found.files.iter().map(|file| file.path.file_name().unwrap()).collect();
         assert_eq!(names, ["a.yml", "b.yaml"]);
     }
 
@@ -328,10 +263,7 @@ mod tests {
         std::os::unix::fs::symlink("..2026_11_15", dir.path().join("..data")).unwrap();
         std::os::unix::fs::symlink("..data/a.yaml", dir.path().join("a.yaml")).unwrap();
         let every = picked(dir.path(), FileFilter::Every { dot_files: true });
-        assert_eq!(
-            every,
-            [".b", "a.yaml", "below/.hidden/e", "below/d.txt", "c"]
-        );
+        assert_eq!(every, [".b", "a.yaml", "below/.hidden/e", "below/d.txt", "c"]);
         let plain = picked(dir.path(), FileFilter::Every { dot_files: false });
         assert_eq!(plain, ["a.yaml", "below/d.txt", "c"]);
         assert_eq!(picked(dir.path(), FileFilter::Rules), ["a.yaml"]);
@@ -364,36 +296,17 @@ mod tests {
             path
         };
         let path = sized("huge.yaml", 1 << 40);
-        assert_eq!(
-            scan(&path),
-            Err(FileError::TooLarge {
-                path: path.clone(),
-                bytes: 1 << 40,
-                max_bytes: 16 << 20
-            })
-        );
+        assert_eq!(scan(&path), Err(FileError::TooLarge { path: path.clone(), bytes: 1 << 40, max_bytes: 16 << 20 }));
         fs::remove_file(path).unwrap();
         let [.., last] = [0, 1, 2, 3, 4].map(|n| sized(&format!("{n}.yaml"), 16 << 20));
-        assert_eq!(
-            scan(dir.path()),
-            Err(FileError::TooLarge {
-                path: last,
-                bytes: 80 << 20,
-                max_bytes: 64 << 20
-            })
-        );
+        assert_eq!(scan(dir.path()), Err(FileError::TooLarge { path: last, bytes: 80 << 20, max_bytes: 64 << 20 }));
     }
 
     #[test]
     fn a_keys_file_is_never_a_folder() {
         let dir = tempfile::tempdir().unwrap();
         let found = FileScan::of(dir.path(), PathKind::File, SizeLimits::KEYS);
-        assert_eq!(
-            found,
-            Err(FileError::NotAFile {
-                path: dir.path().to_owned()
-            })
-        );
+        assert_eq!(found, Err(FileError::NotAFile { path: dir.path().to_owned() }));
     }
 
     #[test]
@@ -405,10 +318,7 @@ mod tests {
         let written = found.files[0].modified.unwrap();
         assert!(!found.proves_unchanged(written));
         assert!(!found.proves_unchanged(written + Duration::from_secs(1)));
-        assert!(
-            !found.proves_unchanged(written - Duration::from_secs(60)),
-            "a clock that went back"
-        );
+        assert!(!found.proves_unchanged(written - Duration::from_secs(60)), "a clock that went back");
         assert!(found.proves_unchanged(written + Duration::from_secs(3)));
     }
 }

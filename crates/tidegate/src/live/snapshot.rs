@@ -34,13 +34,9 @@ pub struct SnapshotFile {
 impl FileSnapshot {
     /// Reads every file once. A file that grew is not read beyond its scanned size.
     pub(super) fn read(scan: &FileScan) -> Result<Self, FileError> {
-        let files = scan
-            .files
-            .iter()
-            .map(|file| SnapshotFile::read(file).map_err(|error| file_error(&file.path, &error)));
-        Ok(FileSnapshot {
-            files: files.collect::<Result<_, _>>()?,
-        })
+        let files =
+            scan.files.iter().map(|file| SnapshotFile::read(file).map_err(|error| file_error(&file.path, &error)));
+        Ok(FileSnapshot { files: files.collect::<Result<_, _>>()? })
     }
 
     /// The files, in the order of their names. One, unless a folder is watched.
@@ -50,9 +46,7 @@ impl FileSnapshot {
 
     /// Whether a file had changed when the loader read it.
     pub(super) fn is_torn(&self) -> bool {
-        self.files
-            .iter()
-            .any(|file| file.torn.load(Ordering::Relaxed))
+        self.files.iter().any(|file| file.torn.load(Ordering::Relaxed))
     }
 }
 
@@ -60,21 +54,9 @@ impl SnapshotFile {
     fn read(scanned: &ScannedFile) -> io::Result<Self> {
         let mut reader = File::open(&scanned.path)?.take(scanned.len);
         let mut hasher = Sha256::new();
-        let len = io::copy(
-            &mut BufReader::with_capacity(BUFFER_BYTES, &mut reader),
-            &mut HashWriter(&mut hasher),
-        )?;
-        let (path, sha256, torn) = (
-            scanned.path.clone(),
-            hasher.finalize().into(),
-            AtomicBool::new(false),
-        );
-        Ok(SnapshotFile {
-            path,
-            len,
-            sha256,
-            torn,
-        })
+        let len = io::copy(&mut BufReader::with_capacity(BUFFER_BYTES, &mut reader), &mut HashWriter(&mut hasher))?;
+        let (path, sha256, torn) = (scanned.path.clone(), hasher.finalize().into(), AtomicBool::new(false));
+        Ok(SnapshotFile { path, len, sha256, torn })
     }
 
     /// The path of the file, as the user wrote it.
@@ -99,24 +81,15 @@ impl SnapshotFile {
 
     /// Reads the file from the start. The loader must read to the end and fail on any error.
     pub fn open(&self) -> io::Result<SnapshotReader<'_>> {
-        let file =
-            File::open(&self.path).inspect_err(|_| self.torn.store(true, Ordering::Relaxed))?;
+        let file = File::open(&self.path).inspect_err(|_| self.torn.store(true, Ordering::Relaxed))?;
         let inner = BufReader::with_capacity(BUFFER_BYTES, file);
-        Ok(SnapshotReader {
-            file: self,
-            inner,
-            hasher: Sha256::new(),
-            len: 0,
-        })
+        Ok(SnapshotReader { file: self, inner, hasher: Sha256::new(), len: 0 })
     }
 
     /// The whole file as text. An error names the file.
     pub fn text(&self) -> io::Result<String> {
         let mut text = String::with_capacity(usize::try_from(self.len).unwrap_or(0));
-        match self
-            .open()
-            .and_then(|mut reader| reader.read_to_string(&mut text))
-        {
+        match self.open().and_then(|mut reader| reader.read_to_string(&mut text)) {
             Ok(_) => Ok(text),
             Err(error) => {
                 let message = format!("{}: {error}", self.path.display());
@@ -235,21 +208,12 @@ mod tests {
     fn a_file_that_changed_since_cannot_be_read_to_its_end() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.yaml");
-        for (before, after) in [
-            ("abcd", "abXd"),
-            ("abcd", "abc"),
-            ("abcd", "abcde"),
-            ("", "a"),
-            ("a", ""),
-        ] {
+        for (before, after) in [("abcd", "abXd"), ("abcd", "abc"), ("abcd", "abcde"), ("", "a"), ("a", "")] {
             fs::write(&path, before).unwrap();
             let snapshot = snapshot(&path);
             fs::write(&path, after).unwrap();
             let error = snapshot.files()[0].text().unwrap_err();
-            assert!(
-                error.to_string().ends_with("changed while it was read"),
-                "{before} to {after}"
-            );
+            assert!(error.to_string().ends_with("changed while it was read"), "{before} to {after}");
             assert!(snapshot.is_torn());
         }
         fs::write(&path, "gone").unwrap();

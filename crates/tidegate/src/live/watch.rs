@@ -36,12 +36,7 @@ impl Target {
     /// A rules file, or a folder of them.
     pub fn rules(path: impl Into<PathBuf>) -> Self {
         let (path, timing) = (path.into(), WatchTiming::default());
-        Target {
-            path,
-            path_kind: PathKind::FileOrFolder(FileFilter::Rules),
-            limits: SizeLimits::RULES,
-            timing,
-        }
+        Target { path, path_kind: PathKind::FileOrFolder(FileFilter::Rules), limits: SizeLimits::RULES, timing }
     }
 
     /// Selects other files of a rules folder. Has no effect on a keys file.
@@ -56,12 +51,7 @@ impl Target {
     /// A keys file.
     pub fn keys(path: impl Into<PathBuf>) -> Self {
         let (path, timing) = (path.into(), WatchTiming::default());
-        Target {
-            path,
-            path_kind: PathKind::File,
-            limits: SizeLimits::KEYS,
-            timing,
-        }
+        Target { path, path_kind: PathKind::File, limits: SizeLimits::KEYS, timing }
     }
 
     /// Reads the current contents, once.
@@ -105,12 +95,7 @@ impl Watch {
         E: Display + 'static,
         R: FnMut(&FileState) + Send + 'static,
     {
-        let Target {
-            path,
-            path_kind,
-            limits,
-            timing,
-        } = target;
+        let Target { path, path_kind, limits, timing } = target;
         let path = std::path::absolute(path)?;
         let shared = Arc::new(WatchShared::default());
         let shared_status = Arc::clone(&shared);
@@ -130,13 +115,8 @@ impl Watch {
         worker.has_changed();
         worker.look(&mut debouncer, LookMode::Requested);
         let run = move || worker.run(debouncer);
-        let thread = thread::Builder::new()
-            .name("tidegate-watch".to_owned())
-            .spawn(run)?;
-        Ok(Watch {
-            shared,
-            thread: Some(thread),
-        })
+        let thread = thread::Builder::new().name("tidegate-watch".to_owned()).spawn(run)?;
+        Ok(Watch { shared, thread: Some(thread) })
     }
 
     /// Looks now, without waiting for quiet: on SIGHUP, or at an operator's request. Rejected contents are loaded
@@ -148,8 +128,7 @@ impl Watch {
     /// Looks now and loads even unchanged contents, because the result of a load may have changed (keys name tiers,
     /// and the rules define the tiers).
     pub fn reload(&self) {
-        self.shared
-            .wake(|request| request.mode = Some(LookMode::Reload));
+        self.shared.wake(|request| request.mode = Some(LookMode::Reload));
     }
 
     /// A handle to request a look from elsewhere, such as from another watch.
@@ -160,10 +139,7 @@ impl Watch {
     /// Whether the contents on disk are in force, and if not, why.
     pub fn state(&self) -> FileState {
         let status = self.shared.status();
-        status
-            .state
-            .clone()
-            .expect("the first look sets a state before the watch exists")
+        status.state.clone().expect("the first look sets a state before the watch exists")
     }
 }
 
@@ -223,10 +199,7 @@ struct WatchStatus {
 
 impl WatchShared {
     fn wake(&self, set: impl FnOnce(&mut WakeRequest)) {
-        set(&mut self
-            .wake_request
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner));
+        set(&mut self.wake_request.lock().unwrap_or_else(PoisonError::into_inner));
         self.wake.notify_one();
     }
 
@@ -242,9 +215,7 @@ impl WatchShared {
             number = request.requests;
         });
         let waiting = |status: &mut WatchStatus| status.looks < number;
-        let waited = self
-            .looked
-            .wait_timeout_while(self.status(), timeout, waiting);
+        let waited = self.looked.wait_timeout_while(self.status(), timeout, waiting);
         let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
         status.looks >= number
     }
@@ -256,14 +227,9 @@ impl WatchShared {
 
     /// Waits until the thread is woken or `span` has passed, and takes the request.
     fn wait(&self, span: Nanos) -> WakeRequest {
-        let request = self
-            .wake_request
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let request = self.wake_request.lock().unwrap_or_else(PoisonError::into_inner);
         let is_idle = |request: &mut WakeRequest| request.mode.is_none() && !request.stop;
-        let waited = self
-            .wake
-            .wait_timeout_while(request, span.duration(), is_idle);
+        let waited = self.wake.wait_timeout_while(request, span.duration(), is_idle);
         let (mut request, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let requests = request.requests;
         let taken = std::mem::take(&mut *request);
@@ -299,11 +265,8 @@ where
                 NextLook::Look => Nanos::ZERO,
                 NextLook::WaitUntil(at) => at.since(self.now()),
             };
-            let WakeRequest {
-                mode: requested,
-                stop,
-                requests,
-            } = self.shared.wait(span.min(self.scan_interval(&debouncer)));
+            let WakeRequest { mode: requested, stop, requests } =
+                self.shared.wait(span.min(self.scan_interval(&debouncer)));
             if stop {
                 return;
             }

@@ -9,12 +9,7 @@ use super::exposition::{Exposition, MetricKind};
 use crate::resilience::{LeaseStats, Overshoot};
 
 pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
-    page.single(
-        "tidegate_leases_drawn_total",
-        MetricKind::Counter,
-        "Leases drawn.",
-        leases.leases_drawn,
-    );
+    page.single("tidegate_leases_drawn_total", MetricKind::Counter, "Leases drawn.", leases.leases_drawn);
     page.single(
         "tidegate_lease_units_granted_total",
         MetricKind::Counter,

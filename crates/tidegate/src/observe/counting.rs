@@ -31,11 +31,8 @@ impl Metrics {
     pub fn load(&self, rules: &Arc<RuleSet>) {
         let names = rules.rules().iter().map(|rule| rule.name().as_str());
         let series = self.find(names);
-        let loaded = LoadedSeries {
-            baseline: LoadBaseline::of(&series, self.none()),
-            rules: Arc::clone(rules),
-            series,
-        };
+        let loaded =
+            LoadedSeries { baseline: LoadBaseline::of(&series, self.none()), rules: Arc::clone(rules), series };
         self.loaded.store(Some(Arc::new(loaded)));
     }
 
@@ -51,16 +48,9 @@ impl Metrics {
     }
 
     /// Calls `with` on the series of the rule at `position`, or of `none`.
-    fn with_rule<T>(
-        &self,
-        decision: &Decision,
-        position: Option<usize>,
-        with: impl FnOnce(&RuleSeries) -> T,
-    ) -> T {
+    fn with_rule<T>(&self, decision: &Decision, position: Option<usize>, with: impl FnOnce(&RuleSeries) -> T) -> T {
         let loaded = self.loaded.load();
-        let known = loaded
-            .as_ref()
-            .filter(|loaded| Arc::ptr_eq(&loaded.rules, decision.rules()));
+        let known = loaded.as_ref().filter(|loaded| Arc::ptr_eq(&loaded.rules, decision.rules()));
         match known.zip(position) {
             Some((loaded, position)) => with(&loaded.series[position]),
             None => {
@@ -74,20 +64,14 @@ impl Metrics {
         let outcome = match decision.kind() {
             DecisionKind::Allow => OutcomeLabel::Allow,
             DecisionKind::Delay(_) => OutcomeLabel::Delay,
-            DecisionKind::Deny(_) | DecisionKind::Unavailable | DecisionKind::Block { .. } => {
-                OutcomeLabel::Deny
-            }
+            DecisionKind::Deny(_) | DecisionKind::Unavailable | DecisionKind::Block { .. } => OutcomeLabel::Deny,
         };
         let source = decision.source();
-        self.with_binding(decision, |series| {
-            series.decisions(edge, outcome, source).inc()
-        });
+        self.with_binding(decision, |series| series.decisions(edge, outcome, source).inc());
         for limit in decision.shadows() {
             if !limit.reading.verdict.allows() {
                 self.with_rule(decision, Some(limit.position), |series| {
-                    series
-                        .decisions(edge, OutcomeLabel::ShadowDeny, source)
-                        .inc();
+                    series.decisions(edge, OutcomeLabel::ShadowDeny, source).inc();
                 });
             }
         }
@@ -119,16 +103,10 @@ impl Observer for Metrics {
     fn on_event(&self, event: &Event<'_>) {
         match event {
             Event::Decided { request, decision } => self.count(request.edge, decision),
-            Event::Charged {
-                edge,
-                family,
-                outcome,
-            } => self.with_family(family, |series| count_single(series, *edge, outcome)),
-            Event::PermitDenied {
-                edge,
-                limit,
-                source,
-            } => {
+            Event::Charged { edge, family, outcome } => {
+                self.with_family(family, |series| count_single(series, *edge, outcome))
+            }
+            Event::PermitDenied { edge, limit, source } => {
                 let outcome = match limit.role {
                     Role::Shadow => OutcomeLabel::ShadowDeny,
                     Role::Enforce | Role::Quota => OutcomeLabel::Deny,

@@ -31,12 +31,7 @@ impl Exposition {
     pub const CONTENT_TYPE: &'static str = "text/plain; version=0.0.4; charset=utf-8";
 
     /// Begins a family.
-    pub fn family(
-        &mut self,
-        name: impl Into<Cow<'static, str>>,
-        kind: MetricKind,
-        help: &str,
-    ) -> &mut Self {
+    pub fn family(&mut self, name: impl Into<Cow<'static, str>>, kind: MetricKind, help: &str) -> &mut Self {
         let name = name.into();
         let kind = match kind {
             MetricKind::Counter => "counter",
@@ -55,13 +50,7 @@ impl Exposition {
     }
 
     /// A family of one sample.
-    pub fn single(
-        &mut self,
-        name: &'static str,
-        kind: MetricKind,
-        help: &str,
-        value: impl Display,
-    ) {
+    pub fn single(&mut self, name: &'static str, kind: MetricKind, help: &str, value: impl Display) {
         self.family(name, kind, help).sample(&[], value);
     }
 
@@ -85,12 +74,7 @@ impl Exposition {
         self.page
     }
 
-    fn suffixed(
-        &mut self,
-        suffix: &str,
-        labels: &[(&str, &str)],
-        value: impl Display,
-    ) -> &mut Self {
+    fn suffixed(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.page.push_str(&self.family);
         self.page.push_str(suffix);
         for (i, (name, text)) in labels.iter().enumerate() {
@@ -130,8 +114,7 @@ mod tests {
     #[test]
     fn a_label_cannot_break_out_of_its_quotes() {
         let mut page = Exposition::default();
-        page.family("a_total", MetricKind::Counter, "Help.")
-            .sample(&[("rule", "x\"} 1\n\\"), ("edge", "http")], 7);
+        page.family("a_total", MetricKind::Counter, "Help.").sample(&[("rule", "x\"} 1\n\\"), ("edge", "http")], 7);
         let want = "# HELP a_total Help.\n# TYPE a_total counter\n\
                     a_total{rule=\"x\\\"} 1\\n\\\\\",edge=\"http\"} 7\n";
         assert_eq!(page.finish(), want);

@@ -35,19 +35,10 @@ impl LogThrottle {
         loop {
             let (then, count) = unpack(found);
             // After a step back of the clock the later second stays current: its room is not given twice.
-            let next = if second > then {
-                pack(second, 1)
-            } else {
-                pack(then, count.saturating_add(1))
-            };
-            match self
-                .state
-                .compare_exchange_weak(found, next, Relaxed, Relaxed)
-            {
+            let next = if second > then { pack(second, 1) } else { pack(then, count.saturating_add(1)) };
+            match self.state.compare_exchange_weak(found, next, Relaxed, Relaxed) {
                 Ok(_) if second > then => {
-                    return LogAction::Write {
-                        skipped: skipped(count),
-                    };
+                    return LogAction::Write { skipped: skipped(count) };
                 }
                 Ok(_) if u64::from(count) < Self::LINES_PER_SECOND => {
                     return LogAction::Write { skipped: 0 };
@@ -66,10 +57,7 @@ impl LogThrottle {
             return 0;
         }
         let reported = pack(then, Self::LINES_PER_SECOND as u32);
-        match self
-            .state
-            .compare_exchange(found, reported, Relaxed, Relaxed)
-        {
+        match self.state.compare_exchange(found, reported, Relaxed, Relaxed) {
             Ok(_) => skipped(count),
             // A denial came in between and has taken the count with it.
             Err(_) => 0,

@@ -22,9 +22,7 @@ use super::series::{Counter, Gauge, RuleSeries};
 use crate::limiter::OpenRequests;
 
 /// The statuses by which responses are counted; any other is `other`.
-pub(super) const STATUSES: [u16; 15] = [
-    200, 400, 401, 403, 404, 405, 408, 410, 413, 421, 422, 429, 431, 500, 503,
-];
+pub(super) const STATUSES: [u16; 15] = [200, 400, 401, 403, 404, 405, 408, 410, 413, 421, 422, 429, 431, 500, 503];
 
 /// Every series.
 #[derive(Debug)]
@@ -123,10 +121,7 @@ impl Metrics {
     }
 
     /// Finds or creates the series of a rule set's rules, given in order.
-    pub(super) fn find<'a>(
-        &self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Box<[Arc<RuleSeries>]> {
+    pub(super) fn find<'a>(&self, names: impl IntoIterator<Item = &'a str>) -> Box<[Arc<RuleSeries>]> {
         let names: Vec<&str> = names.into_iter().collect();
         let mut known = self.rules.lock();
         let fresh = names.iter().filter(|name| !known.contains_key(**name));
@@ -172,19 +167,13 @@ impl Metrics {
             return Arc::clone(series);
         }
         // A rule of this name shares the series from now on.
-        let series = rules
-            .remove(name)
-            .unwrap_or_else(|| Arc::new(RuleSeries::new(name)));
+        let series = rules.remove(name).unwrap_or_else(|| Arc::new(RuleSeries::new(name)));
         let more = families.iter().chain([&series]).cloned().collect();
         self.families.store(Arc::new(more));
         series
     }
 
-    fn one(
-        &self,
-        known: &mut BTreeMap<Box<str>, Arc<RuleSeries>>,
-        name: &str,
-    ) -> Option<Arc<RuleSeries>> {
+    fn one(&self, known: &mut BTreeMap<Box<str>, Arc<RuleSeries>>, name: &str) -> Option<Arc<RuleSeries>> {
         // A rule of this name shares the series: the same labels twice would invalidate the page.
         let families = self.families.load();
         let reserved = [&self.none, &self.other].into_iter().chain(families.iter());
@@ -242,12 +231,7 @@ impl Metrics {
     pub(super) fn all(&self) -> Vec<Arc<RuleSeries>> {
         let known = self.rules.lock();
         let families = self.families.load();
-        [&self.none, &self.other]
-            .into_iter()
-            .chain(families.iter())
-            .chain(known.values())
-            .cloned()
-            .collect()
+        [&self.none, &self.other].into_iter().chain(families.iter()).chain(known.values()).cloned().collect()
     }
 }
 
@@ -270,13 +254,10 @@ mod tests {
             let found = metrics.find(names.iter().copied());
             let at = names.iter().position(|name| *name == "a");
             let Some(at) = at else { continue };
-            found[at]
-                .decisions(Edge::Http, OutcomeLabel::Deny, Source::Exact)
-                .inc();
+            found[at].decisions(Edge::Http, OutcomeLabel::Deny, Source::Exact).inc();
         }
         let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
-        let want =
-            r#"tidegate_decisions_total{rule="a",edge="http",outcome="deny",source="exact"} 2"#;
+        let want = r#"tidegate_decisions_total{rule="a",edge="http",outcome="deny",source="exact"} 2"#;
         assert!(page.contains(want), "{page}");
     }
 
@@ -291,13 +272,8 @@ mod tests {
         assert!(shown(Edge::Resp) > 0);
         metrics.serve_only(&[Edge::Http, Edge::Auth]);
         assert!(shown(Edge::Http) > 0 && shown(Edge::Auth) > 0);
-        assert_eq!(
-            shown(Edge::Resp) + shown(Edge::Envoy) + shown(Edge::Library),
-            0
-        );
-        found[0]
-            .decisions(Edge::Resp, OutcomeLabel::Deny, Source::Exact)
-            .inc();
+        assert_eq!(shown(Edge::Resp) + shown(Edge::Envoy) + shown(Edge::Library), 0);
+        found[0].decisions(Edge::Resp, OutcomeLabel::Deny, Source::Exact).inc();
         assert_eq!(shown(Edge::Resp), 1);
     }
 
@@ -305,13 +281,8 @@ mod tests {
     fn a_rule_called_none_or_other_does_not_duplicate_a_series() {
         let metrics = Metrics::default();
         let found = metrics.find(["none", "other"]);
-        found[0]
-            .decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact)
-            .inc();
-        metrics
-            .find_one(None)
-            .decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact)
-            .inc();
+        found[0].decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact).inc();
+        metrics.find_one(None).decisions(Edge::Http, OutcomeLabel::Allow, Source::Exact).inc();
         let page = metrics.expose("0", &StoreFacts::Memory(MemoryFacts::default()));
         let labels = r#"{rule="none",edge="http",outcome="allow",source="exact"} 2"#;
         assert_eq!(page.matches(labels).count(), 1, "{page}");
@@ -340,14 +311,8 @@ mod tests {
             let name = line.split(' ').nth(2).unwrap();
             assert!(seen.insert(name), "{name} twice");
             assert!(page.contains(&format!("# HELP {name} ")));
-            assert_eq!(
-                line.ends_with(" counter"),
-                name.ends_with("_total"),
-                "{line}"
-            );
+            assert_eq!(line.ends_with(" counter"), name.ends_with("_total"), "{line}");
         }
-        assert!(
-            page.contains("tidegate_decision_duration_seconds_bucket{edge=\"http\",le=\"+Inf\"} 0")
-        );
+        assert!(page.contains("tidegate_decision_duration_seconds_bucket{edge=\"http\",le=\"+Inf\"} 0"));
     }
 }

@@ -55,38 +55,24 @@ impl NetworkMetrics {
             "tidegate_connections_refused_total",
             "Connections closed at once because a cap was reached.",
             "cap",
-            &[
-                ("peer", &self.rejected_by_peer_cap),
-                ("listener", &self.rejected_by_listener_cap),
-            ],
+            &[("peer", &self.rejected_by_peer_cap), ("listener", &self.rejected_by_listener_cap)],
         );
         family(
             "tidegate_streams_refused_total",
             "HTTP/2 streams that were rejected or reset because of the memory they take.",
             "cause",
-            &[
-                ("head", &self.heads_rejected),
-                ("evicted", &self.streams_evicted),
-            ],
+            &[("head", &self.heads_rejected), ("evicted", &self.streams_evicted)],
         );
         family(
             "tidegate_unread_connections_closed_total",
             "Connections closed whose responses were not read.",
             "cause",
-            &[
-                ("memory", &self.unread_evicted),
-                ("idle", &self.unread_timed_out),
-            ],
+            &[("memory", &self.unread_evicted), ("idle", &self.unread_timed_out)],
         );
         let mut failures = vec![("admin", &self.wrong_tokens)];
         if is_on(Edge::Resp) || self.wrong_passwords.get() > 0 {
             failures.insert(0, (Edge::Resp.name(), &self.wrong_passwords));
         }
-        family(
-            "tidegate_authentication_failures_total",
-            "Wrong passwords and tokens.",
-            "edge",
-            &failures,
-        );
+        family("tidegate_authentication_failures_total", "Wrong passwords and tokens.", "edge", &failures);
     }
 }

@@ -22,12 +22,8 @@ impl Metrics {
         self.expose_log(&mut page);
         self.expose_reload(&mut page);
         store.expose(&mut page);
-        page.family(
-            "tidegate_build_info",
-            MetricKind::Gauge,
-            "The version that runs.",
-        )
-        .sample(&[("version", version)], 1);
+        page.family("tidegate_build_info", MetricKind::Gauge, "The version that runs.")
+            .sample(&[("version", version)], 1);
         process::expose(&mut page);
         page.finish()
     }
@@ -123,11 +119,7 @@ impl Metrics {
                 page.histogram(&[("edge", edge.name())], durations);
             }
         }
-        page.family(
-            "tidegate_http_responses_total",
-            MetricKind::Counter,
-            "Responses by status.",
-        );
+        page.family("tidegate_http_responses_total", MetricKind::Counter, "Responses by status.");
         for edge in Edge::ALL {
             let statuses = STATUSES.iter().map(u16::to_string).chain(["other".into()]);
             for (status, counter) in statuses.zip(&self.responses[edge as usize]) {
@@ -143,36 +135,16 @@ impl Metrics {
         let counter = |page: &mut Exposition, name, help, counter: &Counter| {
             page.single(name, MetricKind::Counter, help, counter.get());
         };
-        gauge(
-            page,
-            "tidegate_connections",
-            "Connections open now.",
-            &self.connections,
-        );
-        counter(
-            page,
-            "tidegate_connections_accepted_total",
-            "Connections accepted.",
-            &self.connections_accepted,
-        );
-        counter(
-            page,
-            "tidegate_accept_errors_total",
-            "Connections that could not be accepted.",
-            &self.accept_errors,
-        );
+        gauge(page, "tidegate_connections", "Connections open now.", &self.connections);
+        counter(page, "tidegate_connections_accepted_total", "Connections accepted.", &self.connections_accepted);
+        counter(page, "tidegate_accept_errors_total", "Connections that could not be accepted.", &self.accept_errors);
         counter(
             page,
             "tidegate_connections_timed_out_total",
             "Connections closed because nothing was received for too long.",
             &self.connections_timed_out,
         );
-        counter(
-            page,
-            "tidegate_panics_total",
-            "Requests whose handling panicked.",
-            &self.panics,
-        );
+        counter(page, "tidegate_panics_total", "Requests whose handling panicked.", &self.panics);
         counter(
             page,
             "tidegate_denied_lines_skipped_total",
@@ -210,12 +182,8 @@ impl Metrics {
             "Rules that were rejected; the last good rules stay in force.",
             reload.rejected.get(),
         );
-        page.family(
-            "tidegate_config_info",
-            MetricKind::Gauge,
-            "The rules in force.",
-        )
-        .sample(&[("hash", &**reload.hash.lock())], 1);
+        page.family("tidegate_config_info", MetricKind::Gauge, "The rules in force.")
+            .sample(&[("hash", &**reload.hash.lock())], 1);
     }
 }
 
@@ -224,9 +192,6 @@ fn shown_at_zero(series: &RuleSeries, outcome: OutcomeLabel, source: Source) -> 
     match series.name() {
         "none" => matches!((outcome, source), (OutcomeLabel::Allow, Source::None)),
         "other" => false,
-        _ => matches!(
-            (outcome, source),
-            (OutcomeLabel::Allow | OutcomeLabel::Deny, Source::Exact)
-        ),
+        _ => matches!((outcome, source), (OutcomeLabel::Allow | OutcomeLabel::Deny, Source::Exact)),
     }
 }

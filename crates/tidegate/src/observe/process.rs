@@ -35,18 +35,8 @@ pub fn expose(page: &mut Exposition) {
         "Virtual memory size in bytes.",
         kib_field(&status, "VmSize:"),
     );
-    single(
-        "process_threads",
-        MetricKind::Gauge,
-        "Number of OS threads in the process.",
-        field(&status, "Threads:"),
-    );
-    single(
-        "process_open_fds",
-        MetricKind::Gauge,
-        "Number of open file descriptors.",
-        open_fds(),
-    );
+    single("process_threads", MetricKind::Gauge, "Number of OS threads in the process.", field(&status, "Threads:"));
+    single("process_open_fds", MetricKind::Gauge, "Number of open file descriptors.", open_fds());
     single(
         "process_max_fds",
         MetricKind::Gauge,
@@ -64,20 +54,13 @@ pub fn expose(page: &mut Exposition) {
 /// The maximum of open files of this process. `None` if unknown.
 pub fn max_fds() -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits
-        .lines()
-        .find(|line| line.starts_with("Max open files"))?;
+    let line = limits.lines().find(|line| line.starts_with("Max open files"))?;
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
 fn open_fds() -> Option<f64> {
     // The listing itself holds one descriptor.
-    Some(
-        fs::read_dir("/proc/self/fd")
-            .ok()?
-            .count()
-            .saturating_sub(1) as f64,
-    )
+    Some(fs::read_dir("/proc/self/fd").ok()?.count().saturating_sub(1) as f64)
 }
 
 /// A field after the command name, which may itself contain blanks and brackets.
@@ -117,10 +100,7 @@ mod tests {
 
     #[test]
     fn a_field_with_a_unit_is_read_as_bytes() {
-        assert_eq!(
-            kib_field("VmSize:\t 9 kB\nVmRSS:\t   12 kB\n", "VmRSS:"),
-            Some(12_288.0)
-        );
+        assert_eq!(kib_field("VmSize:\t 9 kB\nVmRSS:\t   12 kB\n", "VmRSS:"), Some(12_288.0));
         assert_eq!(kib_field("", "VmRSS:"), None);
     }
 }

@@ -79,13 +79,8 @@ pub enum OutcomeLabel {
 
 impl OutcomeLabel {
     /// Every outcome.
-    pub const ALL: [OutcomeLabel; 5] = [
-        OutcomeLabel::Allow,
-        OutcomeLabel::Delay,
-        OutcomeLabel::Deny,
-        OutcomeLabel::Error,
-        OutcomeLabel::ShadowDeny,
-    ];
+    pub const ALL: [OutcomeLabel; 5] =
+        [OutcomeLabel::Allow, OutcomeLabel::Delay, OutcomeLabel::Deny, OutcomeLabel::Error, OutcomeLabel::ShadowDeny];
 
     /// The value of the label.
     pub const fn name(self) -> &'static str {
@@ -120,9 +115,7 @@ impl RuleSeries {
     pub(super) fn new(name: &str) -> Self {
         RuleSeries {
             name: name.into(),
-            edges: std::array::from_fn(|_| {
-                CachePadded::new(std::array::from_fn(|_| Counter::default()))
-            }),
+            edges: std::array::from_fn(|_| CachePadded::new(std::array::from_fn(|_| Counter::default()))),
             matched_beside: CachePadded::default(),
             log_throttle: LogThrottle::default(),
         }

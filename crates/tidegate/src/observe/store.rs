@@ -7,9 +7,7 @@ use tidegate_core::store::FailureKind;
 use super::ahead;
 use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};
-use crate::resilience::{
-    ClockEvent, ClockLevel, ClockReading, FailureCounts, LeaseStats, Overshoot, StoreEvent,
-};
+use crate::resilience::{ClockEvent, ClockLevel, ClockReading, FailureCounts, LeaseStats, Overshoot, StoreEvent};
 
 /// The figures of a store at the time the page is written.
 #[derive(Debug)]
@@ -43,14 +41,7 @@ impl StoreFacts<'_> {
                     expose_durability(page, "disk", journal.durability());
                 }
             }
-            StoreFacts::Shared {
-                series,
-                failures,
-                clock,
-                durability,
-                leases,
-                overshoot,
-            } => {
+            StoreFacts::Shared { series, failures, clock, durability, leases, overshoot } => {
                 series.expose(page);
                 expose_durability(page, "replica", *durability);
                 expose_failures(page, failures);
@@ -107,11 +98,7 @@ pub struct JournalFacts {
 
 impl JournalFacts {
     fn durability(&self) -> DurabilityState {
-        if self.failing {
-            DurabilityState::Failing
-        } else {
-            DurabilityState::Satisfied
-        }
+        if self.failing { DurabilityState::Failing } else { DurabilityState::Satisfied }
     }
 }
 
@@ -271,24 +258,9 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
-    page.single(
-        "tidegate_store_keys",
-        MetricKind::Gauge,
-        "Counters in the store.",
-        store.keys,
-    );
-    page.single(
-        "tidegate_store_bytes",
-        MetricKind::Gauge,
-        "Memory the counters take.",
-        store.bytes,
-    );
-    page.single(
-        "tidegate_store_cap_bytes",
-        MetricKind::Gauge,
-        "Maximum memory of the counters.",
-        store.cap_bytes,
-    );
+    page.single("tidegate_store_keys", MetricKind::Gauge, "Counters in the store.", store.keys);
+    page.single("tidegate_store_bytes", MetricKind::Gauge, "Memory the counters take.", store.bytes);
+    page.single("tidegate_store_cap_bytes", MetricKind::Gauge, "Maximum memory of the counters.", store.cap_bytes);
     page.single(
         "tidegate_store_overflow_total",
         MetricKind::Counter,
@@ -340,12 +312,7 @@ fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
         "Writes of durable counters, each of all that were waiting.",
         journal.commits,
     );
-    page.single(
-        "tidegate_journal_counters_total",
-        MetricKind::Counter,
-        "Counters in those writes.",
-        journal.written,
-    );
+    page.single("tidegate_journal_counters_total", MetricKind::Counter, "Counters in those writes.", journal.written);
     page.single(
         "tidegate_journal_lost_total",
         MetricKind::Counter,

@@ -65,23 +65,13 @@ impl Metrics {
         (!rules.is_empty()).then_some(UnmatchedRules { rules, requests })
     }
 
-    fn unmatched(
-        &self,
-        rules: &RuleSet,
-        series: &[Arc<RuleSeries>],
-        matches_at_load: &[u64],
-    ) -> Vec<String> {
+    fn unmatched(&self, rules: &RuleSet, series: &[Arc<RuleSeries>], matches_at_load: &[u64]) -> Vec<String> {
         let counted = series.iter().zip(matches_at_load);
-        let idle = rules
-            .rules()
-            .iter()
-            .zip(counted)
-            .filter(|(rule, (series, at_load))| {
-                // Rules beyond the cap share a series, from which nothing follows for one of them.
-                is_meant_to_match(rule) && !self.is_other(series) && series.matches() == **at_load
-            });
-        idle.map(|(rule, _)| rule.name().as_str().to_owned())
-            .collect()
+        let idle = rules.rules().iter().zip(counted).filter(|(rule, (series, at_load))| {
+            // Rules beyond the cap share a series, from which nothing follows for one of them.
+            is_meant_to_match(rule) && !self.is_other(series) && series.matches() == **at_load
+        });
+        idle.map(|(rule, _)| rule.name().as_str().to_owned()).collect()
     }
 }
 

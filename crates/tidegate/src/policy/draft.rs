@@ -5,19 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_rules::{
-    DomainConfig, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options,
-};
+use tidegate_rules::{DomainConfig, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options};
 
 use super::{LoadError, Policy, PolicyOptions, ip_normalizer, read_keys};
 use crate::identity::KeyTable;
 use crate::live::{FileSnapshot, SnapshotFile};
 
 /// The source for a policy without files and domains.
-const NOTHING: SourceFile<'_> = SourceFile {
-    name: "no rules",
-    text: "version: 1\nrules: []\n",
-};
+const NOTHING: SourceFile<'_> = SourceFile { name: "no rules", text: "version: 1\nrules: []\n" };
 
 /// The sources of rules, from which they are built again when a source changes.
 #[derive(Clone, Debug)]
@@ -49,25 +44,14 @@ pub(super) struct PolicyDraft {
 impl RuleFiles {
     pub(super) fn of(root: &Path, snapshot: &FileSnapshot) -> io::Result<Self> {
         let read = |file: &SnapshotFile| Ok((file.path().display().to_string(), file.text()?));
-        Ok(RuleFiles {
-            root: root.to_owned(),
-            texts: snapshot
-                .files()
-                .iter()
-                .map(read)
-                .collect::<io::Result<_>>()?,
-        })
+        Ok(RuleFiles { root: root.to_owned(), texts: snapshot.files().iter().map(read).collect::<io::Result<_>>()? })
     }
 }
 
 impl PolicyInputs {
     /// No sources yet.
     pub(super) fn new(options: PolicyOptions) -> Self {
-        PolicyInputs {
-            options,
-            domains: Arc::default(),
-            files: Arc::default(),
-        }
+        PolicyInputs { options, domains: Arc::default(), files: Arc::default() }
     }
 
     /// The same domains with other files.
@@ -76,18 +60,11 @@ impl PolicyInputs {
     }
 
     /// The same files with other domains.
-    pub(super) fn with_domains(
-        &self,
-        domains: Vec<DomainConfig>,
-    ) -> Result<PolicyDraft, RuleErrors> {
+    pub(super) fn with_domains(&self, domains: Vec<DomainConfig>) -> Result<PolicyDraft, RuleErrors> {
         self.build(Arc::clone(&self.files), domains.into())
     }
 
-    fn build(
-        &self,
-        files: Arc<RuleFiles>,
-        domains: Arc<[DomainConfig]>,
-    ) -> Result<PolicyDraft, RuleErrors> {
+    fn build(&self, files: Arc<RuleFiles>, domains: Arc<[DomainConfig]>) -> Result<PolicyDraft, RuleErrors> {
         let mut sources: Vec<SourceFile<'_>> = Vec::new();
         for (name, text) in &files.texts {
             sources.push(SourceFile { name, text });
@@ -102,38 +79,18 @@ impl PolicyInputs {
         } else {
             parse_with_options(&sources, dialect)?
         };
-        let keys_path = rules
-            .keys_file()
-            .map(|keys| resolve_keys_path(&files.root, keys));
+        let keys_path = rules.keys_file().map(|keys| resolve_keys_path(&files.root, keys));
         let digest = digest(&sources, &domains);
-        let files = if self.options.external_domains {
-            files
-        } else {
-            Arc::default()
-        };
+        let files = if self.options.external_domains { files } else { Arc::default() };
         let options = self.options.clone();
-        Ok(PolicyDraft {
-            rules,
-            keys_path,
-            digest,
-            inputs: PolicyInputs {
-                options,
-                domains,
-                files,
-            },
-        })
+        Ok(PolicyDraft { rules, keys_path, digest, inputs: PolicyInputs { options, domains, files } })
     }
 }
 
 impl PolicyDraft {
     /// A draft of rules whose source text is not known.
     pub(super) fn of(rules: RuleSet, inputs: PolicyInputs) -> Self {
-        PolicyDraft {
-            rules,
-            keys_path: None,
-            digest: digest(&[], &[]),
-            inputs,
-        }
+        PolicyDraft { rules, keys_path: None, digest: digest(&[], &[]), inputs }
     }
 
     /// Whether the keys of `last` have the same meaning under these rules.
@@ -187,11 +144,7 @@ fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
 
 /// Resolves the path of a keys file, which is relative to the rules that name it.
 fn resolve_keys_path(rules: &Path, keys: &str) -> PathBuf {
-    let folder = if rules.is_dir() {
-        Some(rules)
-    } else {
-        rules.parent()
-    };
+    let folder = if rules.is_dir() { Some(rules) } else { rules.parent() };
     folder.map_or_else(|| keys.into(), |folder| folder.join(keys))
 }
 
@@ -200,10 +153,7 @@ mod tests {
     use super::*;
 
     fn digest_of(files: &[(&str, &str)]) -> [u8; 32] {
-        let files: Vec<_> = files
-            .iter()
-            .map(|(name, text)| SourceFile { name, text })
-            .collect();
+        let files: Vec<_> = files.iter().map(|(name, text)| SourceFile { name, text }).collect();
         digest(&files, &[])
     }
 

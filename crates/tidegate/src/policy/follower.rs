@@ -103,12 +103,7 @@ impl PolicyFollower {
 }
 
 /// Puts rules in force, with the current keys, or with those on disk if the current ones do not fit the rules.
-fn load_rules(
-    live: &LiveValue<Policy>,
-    root: &Path,
-    keys: &KeysWatch,
-    snapshot: &FileSnapshot,
-) -> Result<(), String> {
+fn load_rules(live: &LiveValue<Policy>, root: &Path, keys: &KeysWatch, snapshot: &FileSnapshot) -> Result<(), String> {
     let files = RuleFiles::of(root, snapshot).map_err(|error| error.to_string())?;
     let key_changes = keys.link.key_changes.load(SeqCst);
     let (mut named, mut source) = (None, KeysSource::Memory);
@@ -184,9 +179,7 @@ impl KeysWatch {
         let Some(path) = path else { return };
         match self.start(path) {
             Ok(watch) => watches.in_force = Some((path.to_owned(), watch)),
-            Err(error) => self
-                .link
-                .report_keys(&self.report, &not_watched_state(path, &error)),
+            Err(error) => self.link.report_keys(&self.report, &not_watched_state(path, &error)),
         }
     }
 
@@ -199,9 +192,7 @@ impl KeysWatch {
         }
         watches.awaited = None;
         if let Some(path) = path {
-            let (link, load) = (Arc::clone(&self.link), |_: &FileSnapshot| {
-                Ok::<_, Infallible>(())
-            });
+            let (link, load) = (Arc::clone(&self.link), |_: &FileSnapshot| Ok::<_, Infallible>(()));
             let watch = Watch::start(Target::keys(path), load, move |_| link.keys_changed())?;
             watches.awaited = Some((path.to_owned(), watch));
         }
@@ -233,11 +224,7 @@ impl KeysWatch {
     }
 
     /// The policy in force with the keys of `snapshot`.
-    fn policy_with_keys(
-        live: &LiveValue<Policy>,
-        path: &Path,
-        snapshot: &FileSnapshot,
-    ) -> Result<Policy, String> {
+    fn policy_with_keys(live: &LiveValue<Policy>, path: &Path, snapshot: &FileSnapshot) -> Result<Policy, String> {
         let mut policy = live.load().value().clone();
         if policy.keys_path.as_deref() != Some(path) {
             return Err("the rules no longer name this keys file".to_owned());
@@ -322,10 +309,8 @@ mod tests {
     /// A failure to watch was swallowed: the keys in force became stale without any report.
     #[test]
     fn keys_that_cannot_be_watched_are_reported_as_stale() {
-        let rules = parse(&[SourceFile {
-            name: "rules.yaml",
-            text: "version: 1\nrules: [{ name: a, by: ip, rate: 1/hour }]",
-        }]);
+        let rules =
+            parse(&[SourceFile { name: "rules.yaml", text: "version: 1\nrules: [{ name: a, by: ip, rate: 1/hour }]" }]);
         let reported = Arc::new(Mutex::new(Vec::new()));
         let sink = Arc::clone(&reported);
         let keys = KeysWatch {
@@ -336,14 +321,8 @@ mod tests {
         };
         // An empty path cannot be made absolute, which a watch needs.
         keys.follow(Some(Path::new("")), KeysSource::Disk);
-        assert!(matches!(
-            &*keys.link.keys_state.lock(),
-            Some(FileState::Stale(FileError::Unreadable { .. }))
-        ));
+        assert!(matches!(&*keys.link.keys_state.lock(), Some(FileState::Stale(FileError::Unreadable { .. }))));
         let reported = reported.lock();
-        assert!(
-            reported.len() == 1 && reported[0].contains("no watch can be started"),
-            "{reported:?}"
-        );
+        assert!(reported.len() == 1 && reported[0].contains("no watch can be started"), "{reported:?}");
     }
 }

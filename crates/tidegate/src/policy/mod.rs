@@ -72,10 +72,7 @@ impl Policy {
     /// None; the empty rules are parsed like any others.
     pub fn none(options: impl Into<PolicyOptions>) -> Result<Self, RuleErrors> {
         let draft = PolicyInputs::new(options.into()).with_files(RuleFiles::default())?;
-        Ok(Policy {
-            configured: false,
-            ..draft.with_keys(None)
-        })
+        Ok(Policy { configured: false, ..draft.with_keys(None) })
     }
 
     /// Rules from source texts, without keys.
@@ -90,15 +87,9 @@ impl Policy {
     ///
     /// # Errors
     /// All errors of the texts at once.
-    pub fn parse_for(
-        files: &[SourceFile<'_>],
-        options: impl Into<PolicyOptions>,
-    ) -> Result<Self, RuleErrors> {
+    pub fn parse_for(files: &[SourceFile<'_>], options: impl Into<PolicyOptions>) -> Result<Self, RuleErrors> {
         let text = |file: &SourceFile<'_>| (file.name.to_owned(), file.text.to_owned());
-        let files = RuleFiles {
-            texts: files.iter().map(text).collect(),
-            ..RuleFiles::default()
-        };
+        let files = RuleFiles { texts: files.iter().map(text).collect(), ..RuleFiles::default() };
         let mut draft = PolicyInputs::new(options.into()).with_files(files)?;
         draft.keys_path = None;
         Ok(draft.with_keys(None))
@@ -178,8 +169,7 @@ impl Policy {
 
 /// The address form that these rules set.
 fn ip_normalizer(rules: &RuleSet) -> IpNormalizer {
-    IpNormalizer::new(rules.identity().ipv6_prefix)
-        .expect("the IPv6 prefix is checked when the rules are parsed")
+    IpNormalizer::new(rules.identity().ipv6_prefix).expect("the IPv6 prefix is checked when the rules are parsed")
 }
 
 fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
@@ -189,10 +179,7 @@ fn read_keys(path: &Path, rules: &RuleSet) -> Result<KeyTable, LoadError> {
 
 fn keys_of(path: &Path, snapshot: &FileSnapshot, rules: &RuleSet) -> Result<KeyTable, LoadError> {
     let name = path.display().to_string();
-    let file = snapshot
-        .files()
-        .first()
-        .expect("a snapshot of a single file contains that file");
+    let file = snapshot.files().first().expect("a snapshot of a single file contains that file");
     let reader = file.open().map_err(LoadError::Read)?;
     Ok(KeyTable::read(&name, reader, rules.tiers())?)
 }
@@ -205,10 +192,7 @@ mod tests {
     const NATIVE: &str = "version: 1\nrules: [{ name: all, by: global, rate: 1/hour }]\n";
 
     fn options() -> PolicyOptions {
-        PolicyOptions {
-            external_domains: true,
-            ..ParseOptions::from(Capabilities::MEMORY).into()
-        }
+        PolicyOptions { external_domains: true, ..ParseOptions::from(Capabilities::MEMORY).into() }
     }
 
     fn domain(name: &str, key: &str) -> DomainConfig {
@@ -222,11 +206,7 @@ mod tests {
             ..DescriptorConfig::default()
         };
         let file = format!("xds/{name}").into();
-        DomainConfig {
-            location: SourceLocation { file, line: 0 },
-            domain: name.to_owned(),
-            descriptors: vec![node],
-        }
+        DomainConfig { location: SourceLocation { file, line: 0 }, domain: name.to_owned(), descriptors: vec![node] }
     }
 
     /// A block, an override or a match for a key that is listed under another name has no effect.
@@ -253,19 +233,14 @@ rules:
         let unread = lint(&policy, 1);
         assert_eq!(unread, [""; 0], "names are compared when the keys are read");
         let warned = lint(&policy.with_keys(keys), 1_600_000_000);
-        let effect =
-            "but no keys file lists a key of that name, so that it has no effect; correct the name";
-        let renamed =
-            "but the keys file lists that key under a name, so that it has no effect; write `bob`";
+        let effect = "but no keys file lists a key of that name, so that it has no effect; correct the name";
+        let renamed = "but the keys file lists that key under a name, so that it has no effect; write `bob`";
         let ended = "which has ended and has no effect; remove it, or write a later `until`";
         let want = [
             format!("r:4: has in `block` `192.0.2.1` (until 2020-01-01T00:00:00Z), {ended}"),
             format!("r:4: has in `block` `key:bobb`, {effect}"),
             format!("r:6: rule `own` overrides `bobb`, {effect}"),
-            format!(
-                "r:7: rule `hex` overrides `sha256:{}...`, {renamed}",
-                &named[..53]
-            ),
+            format!("r:7: rule `hex` overrides `sha256:{}...`, {renamed}", &named[..53]),
             format!("r:8: rule `only` matches api_key `bobb`, {effect}"),
         ];
         assert_eq!(warned, want);
@@ -294,10 +269,7 @@ rules:
         assert_ne!(first.digest(), both.digest());
         let other = both.with_domains(vec![domain("mall", "k")]).unwrap();
         assert!(other.rules.rule("all").is_some() && other.rules.rule("shop.k").is_none());
-        let files = RuleFiles {
-            texts: vec![("a".to_owned(), NATIVE.replace("all", "every"))],
-            ..RuleFiles::default()
-        };
+        let files = RuleFiles { texts: vec![("a".to_owned(), NATIVE.replace("all", "every"))], ..RuleFiles::default() };
         let other = other.inputs.with_files(files).unwrap().with_keys(None);
         assert!(other.rules.rule("every").is_some() && other.rules.rule("mall.k").is_some());
     }
@@ -307,9 +279,6 @@ rules:
         let none = Policy::none(options()).unwrap();
         let result = none.with_domains(vec![domain("shop", "k"), domain("mall", "")]);
         let message = result.unwrap_err().to_string();
-        assert!(
-            message.contains("xds/mall") && !message.contains("xds/shop"),
-            "{message}"
-        );
+        assert!(message.contains("xds/mall") && !message.contains("xds/shop"), "{message}");
     }
 }

@@ -20,11 +20,7 @@ pub struct PolicyOptions {
 
 impl From<ParseOptions> for PolicyOptions {
     fn from(dialect: ParseOptions) -> Self {
-        PolicyOptions {
-            dialect,
-            filter: FileFilter::Rules,
-            external_domains: false,
-        }
+        PolicyOptions { dialect, filter: FileFilter::Rules, external_domains: false }
     }
 }
 

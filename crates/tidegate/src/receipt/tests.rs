@@ -25,19 +25,15 @@ fn receipt() -> Receipt {
 fn a_sealed_receipt_can_be_opened() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     let text = receipt().seal(&secret);
-    assert_eq!(
-        Receipt::open(&text, ReceiptKind::Charge, &secret),
-        Ok(receipt())
-    );
+    assert_eq!(Receipt::open(&text, ReceiptKind::Charge, &secret), Ok(receipt()));
 }
 
 #[test]
 fn a_receipt_of_one_kind_is_not_accepted_as_the_other() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-    for (kind, other) in [
-        (ReceiptKind::Charge, ReceiptKind::Reservation),
-        (ReceiptKind::Reservation, ReceiptKind::Charge),
-    ] {
+    for (kind, other) in
+        [(ReceiptKind::Charge, ReceiptKind::Reservation), (ReceiptKind::Reservation, ReceiptKind::Charge)]
+    {
         let text = Receipt { kind, ..receipt() }.seal(&secret);
         assert!(Receipt::open(&text, kind, &secret).is_ok());
         let opened = Receipt::open(&text, other, &secret);
@@ -53,14 +49,8 @@ fn no_digit_can_be_changed_and_none_left_out() {
         let mut altered = text.clone().into_bytes();
         altered[at] = if altered[at] == b'0' { b'1' } else { b'0' };
         let altered = String::from_utf8(altered).unwrap();
-        assert_eq!(
-            Receipt::open(&altered, ReceiptKind::Charge, &secret),
-            Err(ReceiptError::Forged)
-        );
-        assert_eq!(
-            Receipt::open(&text[..at], ReceiptKind::Charge, &secret),
-            Err(ReceiptError::Forged)
-        );
+        assert_eq!(Receipt::open(&altered, ReceiptKind::Charge, &secret), Err(ReceiptError::Forged));
+        assert_eq!(Receipt::open(&text[..at], ReceiptKind::Charge, &secret), Err(ReceiptError::Forged));
     }
 }
 
@@ -75,12 +65,7 @@ fn no_payload_panics_or_takes_long() {
                 ReceiptKind::Reservation => vec!["tokens".to_owned(), "calls".to_owned()],
             };
             let receipt = receipt();
-            Receipt {
-                kind,
-                units,
-                ..receipt
-            }
-            .payload()
+            Receipt { kind, units, ..receipt }.payload()
         })
         .collect();
     let attack = FuzzTarget {
@@ -108,9 +93,6 @@ fn no_payload_panics_or_takes_long() {
 fn invalid_text_is_rejected() {
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
     for text in ["", "0", "zz", "é", "00", &"0".repeat(300_000)] {
-        assert_eq!(
-            Receipt::open(text, ReceiptKind::Charge, &secret),
-            Err(ReceiptError::Forged)
-        );
+        assert_eq!(Receipt::open(text, ReceiptKind::Charge, &secret), Err(ReceiptError::Forged));
     }
 }

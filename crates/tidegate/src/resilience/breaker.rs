@@ -91,11 +91,7 @@ impl Breaker {
     }
 
     /// A call ended with an error: the store returned one, or the connection is lost.
-    pub fn failed(
-        &mut self,
-        now: Nanos,
-        cause: impl FnOnce() -> FailureCause,
-    ) -> Option<BreakerChange> {
+    pub fn failed(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<BreakerChange> {
         self.request_ended(Some(now));
         self.count_error(now, cause)
     }
@@ -128,11 +124,7 @@ impl Breaker {
     }
 
     /// A ping ended with an error.
-    pub fn ping_failed(
-        &mut self,
-        now: Nanos,
-        cause: impl FnOnce() -> FailureCause,
-    ) -> Option<BreakerChange> {
+    pub fn ping_failed(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<BreakerChange> {
         self.request_ended(Some(now));
         self.ping_missed();
         self.count_error(now, cause)
@@ -161,17 +153,10 @@ impl Breaker {
              drops packets",
             silent.millis_up()
         );
-        Some(BreakerChange::Opened(FailureCause::new(
-            FailureKind::Silent,
-            text,
-        )))
+        Some(BreakerChange::Opened(FailureCause::new(FailureKind::Silent, text)))
     }
 
-    fn count_error(
-        &mut self,
-        now: Nanos,
-        cause: impl FnOnce() -> FailureCause,
-    ) -> Option<BreakerChange> {
+    fn count_error(&mut self, now: Nanos, cause: impl FnOnce() -> FailureCause) -> Option<BreakerChange> {
         if self.is_open() {
             return None; // was in flight when it opened
         }
@@ -243,9 +228,8 @@ impl RecentCalls {
     }
 
     fn sum(&self) -> (u32, u32) {
-        let add = |(c, e): (u32, u32), (calls, errors): &(u32, u32)| {
-            (c.saturating_add(*calls), e.saturating_add(*errors))
-        };
+        let add =
+            |(c, e): (u32, u32), (calls, errors): &(u32, u32)| (c.saturating_add(*calls), e.saturating_add(*errors));
         self.counts.iter().fold((0, 0), add)
     }
 }
@@ -337,10 +321,7 @@ mod tests {
     /// With replies four seconds late, the breaker opened and closed by turns.
     #[test]
     fn silence_soon_after_silence_needs_good_pings() {
-        check(
-            "s..........rs..........rpppppp",
-            "..........O...........OOOOOOO.",
-        );
+        check("s..........rs..........rpppppp", "..........O...........OOOOOOO.");
         check("s..........r__s..........r", "..........O.............O.");
     }
 
@@ -380,10 +361,7 @@ mod tests {
         let mut breaker = Breaker::new(BreakerSettings::default());
         let now = Nanos::from_secs(5);
         let changes = (0..9).filter_map(|_| breaker.failed(now, cause));
-        assert_eq!(
-            changes.collect::<Vec<_>>(),
-            [BreakerChange::Opened(cause())]
-        );
+        assert_eq!(changes.collect::<Vec<_>>(), [BreakerChange::Opened(cause())]);
         let changes = (0..9).filter_map(|_| breaker.ping_replied(now));
         assert_eq!(changes.collect::<Vec<_>>(), [BreakerChange::Closed]);
         breaker.sent(now);

@@ -16,10 +16,7 @@ pub(super) struct BulkheadPermit(Arc<AtomicUsize>);
 
 impl Bulkhead {
     pub(super) fn new(max: usize) -> Self {
-        Bulkhead {
-            taken: Arc::default(),
-            max,
-        }
+        Bulkhead { taken: Arc::default(), max }
     }
 
     /// Acquires a permit, if one is free.

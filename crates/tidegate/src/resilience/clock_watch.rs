@@ -26,10 +26,7 @@ pub struct ClockTolerance {
 
 impl Default for ClockTolerance {
     fn default() -> Self {
-        ClockTolerance {
-            warn: Nanos::from_millis(20),
-            alarm: Nanos::from_millis(50),
-        }
+        ClockTolerance { warn: Nanos::from_millis(20), alarm: Nanos::from_millis(50) }
     }
 }
 
@@ -106,10 +103,7 @@ pub struct ClockWatch {
 impl ClockWatch {
     /// A watch without exchanges.
     pub fn new(tolerance: ClockTolerance) -> Self {
-        ClockWatch {
-            tolerance,
-            ..ClockWatch::default()
-        }
+        ClockWatch { tolerance, ..ClockWatch::default() }
     }
 
     /// Records an exchange: sent when the wall clock read `sent`, replied `took` later, with the store's time `store`.
@@ -118,10 +112,7 @@ impl ClockWatch {
         let half = Nanos::new(took.get() / 2);
         let now = ClockExchange {
             at: sent,
-            offset: ClockOffset {
-                nanos: difference(store, sent.plus(half)),
-                error: took.since(half),
-            },
+            offset: ClockOffset { nanos: difference(store, sent.plus(half)), error: took.since(half) },
         };
         let mut events = Vec::new();
         if let Some(by) = self.jump(&now) {
@@ -171,11 +162,7 @@ impl ClockWatch {
         let offset = self.offset()?;
         let disagreement = offset.min_disagreement();
         let from = |bound: Nanos, level| {
-            if self.level >= level {
-                Nanos::new(bound.get() / 5 * 4)
-            } else {
-                bound
-            }
+            if self.level >= level { Nanos::new(bound.get() / 5 * 4) } else { bound }
         };
         let level = if disagreement >= from(self.tolerance.alarm, ClockLevel::Alarm) {
             ClockLevel::Alarm
@@ -193,11 +180,7 @@ impl ClockWatch {
 /// `a - b`, saturating at 64 bits.
 fn difference(a: Nanos, b: Nanos) -> i64 {
     let span = |nanos: Nanos| i64::try_from(nanos.get()).unwrap_or(i64::MAX);
-    if a >= b {
-        span(a.since(b))
-    } else {
-        -span(b.since(a))
-    }
+    if a >= b { span(a.since(b)) } else { -span(b.since(a)) }
 }
 
 #[cfg(test)]
@@ -251,13 +234,7 @@ mod tests {
             assert_eq!(exchange(&mut watch, secs, 2, 50), [], "second {secs}");
         }
         let mut later = (20..60).flat_map(|secs| exchange(&mut watch, secs * 60, 2, 0));
-        assert!(matches!(
-            later.next(),
-            Some(ClockEvent::Level {
-                level: ClockLevel::Fine,
-                ..
-            })
-        ));
+        assert!(matches!(later.next(), Some(ClockEvent::Level { level: ClockLevel::Fine, .. })));
         assert_eq!(later.next(), None);
     }
 
@@ -269,20 +246,10 @@ mod tests {
         }
         let two_hours_ms = 2 * 3_600 * 1_000;
         let events = exchange(&mut watch, 8, 1, two_hours_ms);
-        assert_eq!(
-            events[0],
-            ClockEvent::Jumped {
-                by: two_hours_ms * 1_000_000
-            }
-        );
+        assert_eq!(events[0], ClockEvent::Jumped { by: two_hours_ms * 1_000_000 });
         assert_eq!(levels(&events), [ClockLevel::Alarm]);
         let back = exchange(&mut watch, 9, 1, 0);
-        assert_eq!(
-            back[0],
-            ClockEvent::Jumped {
-                by: -two_hours_ms * 1_000_000
-            }
-        );
+        assert_eq!(back[0], ClockEvent::Jumped { by: -two_hours_ms * 1_000_000 });
         assert_eq!(levels(&back), [ClockLevel::Fine]);
     }
 
@@ -306,11 +273,7 @@ mod tests {
         let mut watch = ClockWatch::default();
         for hour in 0..48 {
             let events = exchange(&mut watch, hour * 3_600, 1, hour.try_into().unwrap());
-            assert!(
-                !events
-                    .iter()
-                    .any(|event| matches!(event, ClockEvent::Jumped { .. }))
-            );
+            assert!(!events.iter().any(|event| matches!(event, ClockEvent::Jumped { .. })));
         }
         assert!(watch.offset().unwrap().nanos >= 40_000_000);
     }

@@ -54,9 +54,7 @@ fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
     let shortest = charges().filter_map(|charge| charge.options.budget).min();
     let any_unset = charges().any(|charge| charge.options.budget.is_none());
     match shortest {
-        Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => {
-            shortest.min(usual)
-        }
+        Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => shortest.min(usual),
         Some(shortest) => shortest,
         None => usual,
     }

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Figures, Limit, Retry, Verdict};
 use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, LimitReading, Outcome, Refund, Refunded, Reserve, Role, Settle,
-    Settled, Source, Store, StoreResult,
+    Charge, ChargeSet, Counting, LimitReading, Outcome, Refund, Refunded, Reserve, Role, Settle, Settled, Source,
+    Store, StoreResult,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -125,17 +125,11 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
             })
         };
         for (charge, reading) in set.charges.iter().zip(&outcome.readings) {
-            let Verdict::Deny {
-                retry: Retry::After(wait),
-            } = reading.verdict
-            else {
+            let Verdict::Deny { retry: Retry::After(wait) } = reading.verdict else {
                 continue;
             };
             // A counter that is named twice in one set denies the sum, not the cost.
-            let named = set
-                .charges
-                .iter()
-                .filter(|c| c.counter() == charge.counter());
+            let named = set.charges.iter().filter(|c| c.counter() == charge.counter());
             let several = named.count() > 1;
             if charge.role != Role::Enforce || several || self.has_late_charges(charge.counter()) {
                 continue;
@@ -164,10 +158,7 @@ impl<S: Store, R: Runtime> DenyCache<S, R> {
     fn invalidate(&self, set: &ChargeSet<'_>) {
         for charge in &set.charges {
             let mut entry = self.entry(charge.counter()).lock();
-            if entry
-                .as_ref()
-                .is_some_and(|d| d.counter == charge.counter())
-            {
+            if entry.as_ref().is_some_and(|d| d.counter == charge.counter()) {
                 *entry = None;
             }
         }
@@ -195,10 +186,7 @@ fn denial_hold_of(charge: &Charge<'_>) -> Nanos {
 
 /// The reading of a denial that is valid for at least `hold`.
 fn extend_to_hold(mut reading: LimitReading, hold: Nanos) -> LimitReading {
-    if let Verdict::Deny {
-        retry: Retry::After(wait),
-    } = &mut reading.verdict
-    {
+    if let Verdict::Deny { retry: Retry::After(wait) } = &mut reading.verdict {
         *wait = (*wait).max(hold);
         let more_after = &mut reading.figures.more_after;
         *more_after = (*more_after).max(hold);
@@ -211,9 +199,8 @@ impl DenyCacheEntry {
     fn replay(&self, set: &ChargeSet<'_>, passed: Nanos) -> Option<Outcome> {
         let readings = set.charges.iter().map(|charge| {
             let mut known = self.readings.iter();
-            let found = known.find(|(counter, version, _)| {
-                *counter == charge.counter() && *version == limit_version(&charge.limit)
-            });
+            let found = known
+                .find(|(counter, version, _)| *counter == charge.counter() && *version == limit_version(&charge.limit));
             found.map(|(_, _, reading)| aged(*reading, passed))
         });
         Some(Outcome {
@@ -229,11 +216,7 @@ impl DenyCacheEntry {
 
 fn aged(reading: LimitReading, passed: Nanos) -> LimitReading {
     let verdict = match reading.verdict {
-        Verdict::Deny {
-            retry: Retry::After(wait),
-        } => Verdict::Deny {
-            retry: Retry::After(wait.since(passed)),
-        },
+        Verdict::Deny { retry: Retry::After(wait) } => Verdict::Deny { retry: Retry::After(wait.since(passed)) },
         same => same,
     };
     LimitReading {
@@ -265,11 +248,7 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         let unknown = |i: &usize| outcomes[*i].is_none();
         let unknown: Vec<usize> = (0..sets.len()).filter(unknown).collect();
         let uncached: Vec<&ChargeSet<'_>> = unknown.iter().map(|i| sets[*i]).collect();
-        let replies = if uncached.is_empty() {
-            Vec::new()
-        } else {
-            self.store.charge_each(&uncached).await
-        };
+        let replies = if uncached.is_empty() { Vec::new() } else { self.store.charge_each(&uncached).await };
         for (i, reply) in unknown.into_iter().zip(replies) {
             if let Ok(outcome) = &reply {
                 self.record_denial(sets[i], outcome, sent);

@@ -53,9 +53,7 @@ impl EvictionOrder {
 
     /// Rebuilds the heap from the entries of the table.
     pub(super) fn rebuild(&mut self, entries: impl Iterator<Item = (u128, Nanos)>) {
-        self.heap = entries
-            .map(|(counter, end)| Reverse((end, counter)))
-            .collect();
+        self.heap = entries.map(|(counter, end)| Reverse((end, counter))).collect();
     }
 }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId, Outcome,
-    PermitReply, PermitRequest, Probe, Refund, Refunded, ReservationState, Reserve, Restore, Role,
-    Settle, Settled, Source, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId, Outcome, PermitReply,
+    PermitRequest, Probe, Refund, Refunded, ReservationState, Reserve, Restore, Role, Settle, Settled, Source, Store,
+    StoreError, StoreResult,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -49,10 +49,7 @@ enum LateTicket {
 
 impl From<Outcome> for FallbackDecision {
     fn from(outcome: Outcome) -> Self {
-        FallbackDecision {
-            outcome,
-            late: LateTicket::None,
-        }
+        FallbackDecision { outcome, late: LateTicket::None }
     }
 }
 
@@ -63,21 +60,13 @@ pub struct FallbackStore<S, R> {
 
 impl<S, R> Clone for FallbackStore<S, R> {
     fn clone(&self) -> Self {
-        FallbackStore {
-            supervisor: Arc::clone(&self.supervisor),
-        }
+        FallbackStore { supervisor: Arc::clone(&self.supervisor) }
     }
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     /// A fallback for `store`, as the node `me`. Starts without the store.
-    pub fn new(
-        store: S,
-        runtime: R,
-        me: NodeId,
-        settings: ResilienceSettings,
-        watcher: Watcher,
-    ) -> Self {
+    pub fn new(store: S, runtime: R, me: NodeId, settings: ResilienceSettings, watcher: Watcher) -> Self {
         // The wall clock has to do until the store reports its time.
         let wall = runtime.wall();
         let node_state = Arc::new(NodeState::new(wall, &settings));
@@ -94,15 +83,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         settings: ResilienceSettings,
         watcher: Watcher,
     ) -> Self {
-        let supervisor = ShardSupervisor::new(
-            Some(store),
-            node_state,
-            runtime,
-            me,
-            wall,
-            settings,
-            watcher,
-        );
+        let supervisor = ShardSupervisor::new(Some(store), node_state, runtime, me, wall, settings, watcher);
         supervisor.start();
         FallbackStore { supervisor }
     }
@@ -116,11 +97,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
         settings: ResilienceSettings,
     ) -> Self {
         let no_watcher = Arc::new(|_| {});
-        FallbackStore {
-            supervisor: ShardSupervisor::new(
-                None, node_state, runtime, me, wall, settings, no_watcher,
-            ),
-        }
+        FallbackStore { supervisor: ShardSupervisor::new(None, node_state, runtime, me, wall, settings, no_watcher) }
     }
 
     /// The hash slot of a subject, if this store holds it.
@@ -136,9 +113,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     /// The store's epoch while it is trusted about the counter of `charge`, `None` otherwise. A store that reports no
     /// epoch has a constant one.
     pub(super) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
-        let trusted = !self
-            .supervisor
-            .decides_locally(&ChargeSet::of_one(charge.clone()));
+        let trusted = !self.supervisor.decides_locally(&ChargeSet::of_one(charge.clone()));
         trusted.then(|| self.epoch().unwrap_or(Epoch(0)))
     }
 
@@ -182,20 +157,13 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     }
 
     /// Charges sets for which the store decides, each independently.
-    async fn charge_all(
-        &self,
-        until: Nanos,
-        sets: &[&ChargeSet<'_>],
-        kind: ChargeKind,
-    ) -> Vec<FallbackDecision> {
+    async fn charge_all(&self, until: Nanos, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Vec<FallbackDecision> {
         let supervisor = &self.supervisor;
         let sent = supervisor.sent_now();
         match supervisor.guard.charge_all(until, sets, kind).await {
             Ok(ChargeReply::InTime(replies)) => {
                 let mut replies = replies.into_iter();
-                let decided = sets
-                    .iter()
-                    .map(|set| self.decide_in_time(set, replies.next(), sent, kind));
+                let decided = sets.iter().map(|set| self.decide_in_time(set, replies.next(), sent, kind));
                 decided.collect()
             }
             Ok(ChargeReply::Late(late)) => self.decide_late(sets, late, kind),
@@ -241,12 +209,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     }
 
     /// The replies are late: the newest states decide, and a task awaits the replies.
-    fn decide_late(
-        &self,
-        sets: &[&ChargeSet<'_>],
-        late: LateReply,
-        kind: ChargeKind,
-    ) -> Vec<FallbackDecision> {
+    fn decide_late(&self, sets: &[&ChargeSet<'_>], late: LateReply, kind: ChargeKind) -> Vec<FallbackDecision> {
         let supervisor = &self.supervisor;
         let trusted = supervisor.is_exact() && !supervisor.guard.is_open();
         let mut requests = Vec::with_capacity(sets.len());
@@ -286,10 +249,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
             supervisor.write_back_unsent(set, &payments);
             supervisor.reserve_here(set, &outcome, kind);
         }
-        FallbackDecision {
-            outcome,
-            late: LateTicket::Unsent(payments),
-        }
+        FallbackDecision { outcome, late: LateTicket::Unsent(payments) }
     }
 
     /// What `charge_with_deadline` would return.
@@ -303,13 +263,9 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
                 return supervisor.peek_late(set);
             }
         }
-        let (node_state, division) = (&supervisor.node_state, |counter| {
-            supervisor.division(counter)
-        });
+        let (node_state, division) = (&supervisor.node_state, |counter| supervisor.division(counter));
         let now = supervisor.store_time();
-        node_state
-            .local_fallback
-            .peek(set, division, &node_state.mirror, now)
+        node_state.local_fallback.peek(set, division, &node_state.mirror, now)
     }
 
     /// Refunds a charge wherever it was made, because another shard denied the request. Returns the readings as they
@@ -323,14 +279,10 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     ) -> Readings {
         let FallbackDecision { outcome, late } = decided;
         match (outcome.source, late) {
-            (Source::Late, LateTicket::Outstanding(id)) => {
-                self.refund_late(set, id, outcome, epoch, kind)
-            }
+            (Source::Late, LateTicket::Outstanding(id)) => self.refund_late(set, id, outcome, epoch, kind),
             (Source::Late, LateTicket::Unsent(payments)) => {
-                let (write_back, now) = (
-                    &self.supervisor.node_state.local_fallback.write_back,
-                    self.supervisor.store_time(),
-                );
+                let (write_back, now) =
+                    (&self.supervisor.node_state.local_fallback.write_back, self.supervisor.store_time());
                 if let ChargeKind::Reserve { id, ttl } = kind {
                     let settle = settle_as_unused(id, ttl, set.clone(), &outcome);
                     self.supervisor.node_state.reservations.close(&settle);
@@ -345,9 +297,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
             (Source::Fallback, _) => self.refund_locally(set, &outcome, kind),
             _ => {
                 let readings = readings_before(set, &outcome);
-                self.supervisor
-                    .guard
-                    .refund_in_background(set, outcome, epoch, kind);
+                self.supervisor.guard.refund_in_background(set, outcome, epoch, kind);
                 readings
             }
         }
@@ -363,14 +313,9 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     ) -> Readings {
         let supervisor = &self.supervisor;
         let now = (supervisor.runtime.now(), supervisor.store_time());
-        let outstanding = supervisor
-            .node_state
-            .late
-            .update(|ledger| ledger.withdraw(id, now));
+        let outstanding = supervisor.node_state.late.update(|ledger| ledger.withdraw(id, now));
         if !outstanding {
-            supervisor
-                .guard
-                .refund_in_background(set, outcome, epoch, kind);
+            supervisor.guard.refund_in_background(set, outcome, epoch, kind);
         }
         supervisor.peek_late(set).readings
     }
@@ -378,17 +323,13 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
     fn refund_locally(&self, set: &ChargeSet<'_>, outcome: &Outcome, kind: ChargeKind) -> Readings {
         let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
         if let ChargeKind::Reserve { id, ttl } = kind {
-            node_state
-                .reservations
-                .close(&settle_as_unused(id, ttl, set.clone(), outcome));
+            node_state.reservations.close(&settle_as_unused(id, ttl, set.clone(), outcome));
         }
         let division = |counter| supervisor.division(counter);
         let now = supervisor.store_time();
         let refund = refund_of(&supervisor.runtime, set.clone(), outcome);
         node_state.local_fallback.refund(&refund, division, now);
-        let peeked = node_state
-            .local_fallback
-            .peek(set, division, &node_state.mirror, now);
+        let peeked = node_state.local_fallback.peek(set, division, &node_state.mirror, now);
         peeked.readings
     }
 
@@ -408,11 +349,7 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
 
     /// Corrects a reservation that was admitted without the store: locally while the store does not count it, at the
     /// store once it does. Units whose refund is lost stay charged.
-    async fn correct_estimate(
-        &self,
-        settle: &Settle<'_>,
-        found: &[ReservationState],
-    ) -> StoreResult<()> {
+    async fn correct_estimate(&self, settle: &Settle<'_>, found: &[ReservationState]) -> StoreResult<()> {
         let more = settle.extra_charges(found);
         if !more.charges.is_empty() {
             self.force(&more).await?;
@@ -445,14 +382,8 @@ impl<S: Store + Probe + 'static, R: Runtime> FallbackStore<S, R> {
 /// A drawn lease as a charge and its outcome.
 fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Outcome) {
     let units = Cost::new(lease.units);
-    let set = ChargeSet::of_one(Charge {
-        cost: units.unwrap_or(charge.cost),
-        ..charge.clone()
-    });
-    let reading = LimitReading {
-        verdict: Verdict::Allow { delay: Nanos::ZERO },
-        figures: lease.figures,
-    };
+    let set = ChargeSet::of_one(Charge { cost: units.unwrap_or(charge.cost), ..charge.clone() });
+    let reading = LimitReading { verdict: Verdict::Allow { delay: Nanos::ZERO }, figures: lease.figures };
     let outcome = Outcome {
         admitted: units.is_some(),
         readings: smallvec![reading],
@@ -475,18 +406,14 @@ fn was_sent<T>(reply: &StoreResult<T>) -> bool {
 
 impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        let decided = self
-            .charge_with_deadline(Nanos::MAX, set, ChargeKind::Charge)
-            .await;
+        let decided = self.charge_with_deadline(Nanos::MAX, set, ChargeKind::Charge).await;
         Ok(decided.outcome)
     }
 
     /// Charges the sets that need the store in one call.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let supervisor = &self.supervisor;
-        let remote: Vec<usize> = (0..sets.len())
-            .filter(|i| !supervisor.decides_locally(sets[*i]))
-            .collect();
+        let remote: Vec<usize> = (0..sets.len()).filter(|i| !supervisor.decides_locally(sets[*i])).collect();
         let sent: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
         if !sent.is_empty() {
@@ -496,9 +423,8 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
             }
         }
         let decided = outcomes.into_iter().zip(sets);
-        let decided = decided.map(|(outcome, set)| {
-            Ok(outcome.unwrap_or_else(|| self.decide_locally(set, ChargeKind::Charge)))
-        });
+        let decided =
+            decided.map(|(outcome, set)| Ok(outcome.unwrap_or_else(|| self.decide_locally(set, ChargeKind::Charge))));
         decided.collect()
     }
 
@@ -525,11 +451,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         let sent = supervisor.sent_now();
         let lease = supervisor.guard.draw(charge).await?;
         let (set, outcome) = as_charge(charge, &lease);
-        if supervisor.still_trusts_reply(&set, &outcome, sent) {
-            Ok(lease)
-        } else {
-            Err(untrusted())
-        }
+        if supervisor.still_trusts_reply(&set, &outcome, sent) { Ok(lease) } else { Err(untrusted()) }
     }
 
     /// Forced units cannot be denied locally: they are pending until the store can be called.
@@ -550,21 +472,14 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         }
         let division = |counter| supervisor.division(counter);
         let now = supervisor.store_time();
-        let outcome = supervisor.node_state.local_fallback.force(
-            set,
-            division,
-            &supervisor.node_state.mirror,
-            now,
-        );
+        let outcome = supervisor.node_state.local_fallback.force(set, division, &supervisor.node_state.mirror, now);
         supervisor.schedule_push();
         Ok(outcome)
     }
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let kind = ChargeKind::of(reserve);
-        let decided = self
-            .charge_with_deadline(Nanos::MAX, &reserve.set, kind)
-            .await;
+        let decided = self.charge_with_deadline(Nanos::MAX, &reserve.set, kind).await;
         Ok(decided.outcome)
     }
 
@@ -576,10 +491,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
             return Ok(Settled::Already);
         }
         let found = reserved.settle(settle, self.store_time());
-        if found
-            .iter()
-            .all(|reservation| *reservation == ReservationState::Unknown)
-        {
+        if found.iter().all(|reservation| *reservation == ReservationState::Unknown) {
             return self.supervisor.guard.settle(settle).await;
         }
         self.correct_estimate(settle, &found).await?;
@@ -632,10 +544,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         let trusted = reply.is_ok() && supervisor.trusts_permits(epoch);
         match reply {
             Ok(permit_reply) if trusted => {
-                match (
-                    permit_reply.granted,
-                    was_open && !permits.is_open(permit, now),
-                ) {
+                match (permit_reply.granted, was_open && !permits.is_open(permit, now)) {
                     (true, false) => permits.record_acquired(permit, sent),
                     (true, true) => {} // released in the meantime
                     (false, _) => permits.released(permit),
@@ -671,10 +580,6 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
             node_state.permits.forget(charge.counter());
         }
         node_state.reservations.forget(set);
-        Ok(in_store.max(
-            node_state
-                .local_fallback
-                .reset(set, supervisor.store_time()),
-        ))
+        Ok(in_store.max(node_state.local_fallback.reset(set, supervisor.store_time())))
     }
 }

@@ -9,9 +9,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, FailureCause, FailureKind, HashSlot, Heartbeat, Inspection,
-    LeaseReply, Outcome, PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore,
-    Settle, Settled, Store, StoreError, StoreResult, StoreStatus, one_reply_per_set,
+    Charge, ChargeSet, Epoch, FailureCause, FailureKind, HashSlot, Heartbeat, Inspection, LeaseReply, Outcome,
+    PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Store, StoreError,
+    StoreResult, StoreStatus, one_reply_per_set,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -70,10 +70,7 @@ impl From<StoreCallError> for StoreError {
 }
 
 fn unavailable(error: StoreCallError, waited: Nanos) -> StoreError {
-    StoreError::Unavailable {
-        waited,
-        source: Box::new(error),
-    }
+    StoreError::Unavailable { waited, source: Box::new(error) }
 }
 
 /// The error of calls that need a store that has lost nothing.
@@ -128,12 +125,7 @@ pub(super) struct LatePing {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
-    pub(super) fn new(
-        store: Option<S>,
-        runtime: R,
-        settings: &ResilienceSettings,
-        watcher: Watcher,
-    ) -> Self {
+    pub(super) fn new(store: Option<S>, runtime: R, settings: &ResilienceSettings, watcher: Watcher) -> Self {
         StoreGuard {
             store: store.map(Arc::new),
             runtime,
@@ -166,9 +158,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     /// The hash slots that have moved to the store since the last call of this method, and may be incomplete.
     pub(super) fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
         let store = self.store.as_ref();
-        store
-            .map(|store| store.take_incomplete_hash_slots())
-            .unwrap_or_default()
+        store.map(|store| store.take_incomplete_hash_slots()).unwrap_or_default()
     }
 
     fn store(&self) -> Result<&Arc<S>, StoreCallError> {
@@ -183,14 +173,9 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         let now = self.runtime.now();
         self.calls.check_silence(now);
         let (store, call) = (Arc::clone(store), self.calls.ping(now));
-        let mut ping = LatePing {
-            pinging: Box::pin(async move { store.heartbeat(heartbeat).await }),
-            call,
-        };
+        let mut ping = LatePing { pinging: Box::pin(async move { store.heartbeat(heartbeat).await }), call };
         match within(&self.runtime, self.ping_timeout, ping.pinging.as_mut()).await {
-            Some(reply) => self
-                .report_ping(ping.call, reply)
-                .map_or(PingReply::Failed, PingReply::InTime),
+            Some(reply) => self.report_ping(ping.call, reply).map_or(PingReply::Failed, PingReply::InTime),
             None => {
                 self.calls.ping_missed(self.runtime.now());
                 PingReply::Late(ping)
@@ -204,11 +189,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         self.report_ping(ping.call, reply)
     }
 
-    fn report_ping(
-        &self,
-        call: CallInFlight,
-        reply: StoreResult<StoreStatus>,
-    ) -> Option<StoreStatus> {
+    fn report_ping(&self, call: CallInFlight, reply: StoreResult<StoreStatus>) -> Option<StoreStatus> {
         let now = self.runtime.now();
         match reply {
             Ok(status) => {
@@ -302,15 +283,10 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     }
 
     /// What a charge would return, as long as it is not `until` yet.
-    pub(super) async fn peek_with_deadline(
-        &self,
-        until: Nanos,
-        set: &ChargeSet<'_>,
-    ) -> StoreResult<Outcome> {
+    pub(super) async fn peek_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let until = self.deadline_of(until, &[set]);
         let peeking = self.store()?.peek(set);
-        self.call_with_deadline(until, self.budgets.decision, peeking)
-            .await
+        self.call_with_deadline(until, self.budgets.decision, peeking).await
     }
 
     /// Charges pending units. No decision waits for this call, so its deadline is longer than that of a decision: if
@@ -325,22 +301,15 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         set: &ChargeSet<'_>,
         call: impl Future<Output = StoreResult<T>> + Send,
     ) -> StoreResult<T> {
-        let own = set
-            .charges
-            .iter()
-            .filter_map(|charge| charge.options.budget);
+        let own = set.charges.iter().filter_map(|charge| charge.options.budget);
         let budget = self.budgets.follow_up(own.max());
         let until = self.deadline_of(Nanos::MAX, &[set]);
         self.call_with_deadline(until, budget, call).await
     }
 
     /// Makes a call that no decision waits for.
-    async fn background_call<T>(
-        &self,
-        call: impl Future<Output = StoreResult<T>> + Send,
-    ) -> StoreResult<T> {
-        self.call_with_deadline(Nanos::MAX, BACKGROUND_TIMEOUT, call)
-            .await
+    async fn background_call<T>(&self, call: impl Future<Output = StoreResult<T>> + Send) -> StoreResult<T> {
+        self.call_with_deadline(Nanos::MAX, BACKGROUND_TIMEOUT, call).await
     }
 
     /// When the decision on `sets` is due: `until`, or sooner if a caller stops waiting sooner.
@@ -353,11 +322,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     }
 
     /// Charges sets with a future that outlives the request.
-    fn charge_future(
-        &self,
-        sets: &[&ChargeSet<'_>],
-        kind: ChargeKind,
-    ) -> Result<ChargeFuture, StoreCallError> {
+    fn charge_future(&self, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Result<ChargeFuture, StoreCallError> {
         let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
         Ok(Box::pin(async move {
@@ -387,16 +352,9 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         kind: ChargeKind,
     ) -> Result<ChargeReply, StoreCallError> {
         let sent = self.runtime.now();
-        let remains = self.remaining_time(
-            self.deadline_of(until, sets),
-            self.budgets.of_sets(sets, kind),
-        )?;
-        let mut late = LateReply {
-            charging: self.charge_future(sets, kind)?,
-            call: self.enter()?,
-            epoch: self.epoch(),
-            sent,
-        };
+        let remains = self.remaining_time(self.deadline_of(until, sets), self.budgets.of_sets(sets, kind))?;
+        let mut late =
+            LateReply { charging: self.charge_future(sets, kind)?, call: self.enter()?, epoch: self.epoch(), sent };
         match within(&self.runtime, remains, late.charging.as_mut()).await {
             Some(replies) => {
                 self.report_all(late.call, sets, &replies);
@@ -415,8 +373,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         mut late: LateReply,
         sets: &[ChargeSet<'_>],
     ) -> Vec<StoreResult<Outcome>> {
-        let Some(replies) = within(&self.runtime, LATE_REPLY_TIMEOUT, late.charging.as_mut()).await
-        else {
+        let Some(replies) = within(&self.runtime, LATE_REPLY_TIMEOUT, late.charging.as_mut()).await else {
             return Vec::new();
         };
         let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
@@ -425,12 +382,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     }
 
     /// Reports one call that charged several sets. It failed if all of them failed.
-    fn report_all(
-        &self,
-        call: CallInFlight,
-        sets: &[&ChargeSet<'_>],
-        replies: &[StoreResult<Outcome>],
-    ) {
+    fn report_all(&self, call: CallInFlight, sets: &[&ChargeSet<'_>], replies: &[StoreResult<Outcome>]) {
         let own = || {
             let pairs = sets.iter().zip(replies);
             pairs.filter(|(set, reply)| reply.is_ok() || !self.has_moved(set))
@@ -456,13 +408,11 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         self.in_background(epoch, async move |store, runtime| match kind {
             ChargeKind::Charge => {
                 let refund = refund_of(&runtime, set.set(), &outcome);
-                let _lost_or_done =
-                    within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.refund(&refund))).await;
+                let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.refund(&refund))).await;
             }
             ChargeKind::Reserve { id, ttl } => {
                 let settle = settle_as_unused(id, ttl, set.set(), &outcome);
-                let _lost_or_done =
-                    within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.settle(&settle))).await;
+                let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.settle(&settle))).await;
             }
         });
     }
@@ -472,17 +422,13 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         let set = OwnedSet::of_one(charge);
         self.in_background(epoch, async move |store, runtime| {
             let refund = refund_units(&runtime, set.set(), charged);
-            let _lost_or_done =
-                within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.refund(&refund))).await;
+            let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(store.refund(&refund))).await;
         });
     }
 
     /// Spawns a call that is sent once, lost or not. If the epoch has changed it is not sent at all.
-    fn in_background<F>(
-        &self,
-        epoch: Option<Epoch>,
-        task: impl FnOnce(Arc<S>, R) -> F + Send + 'static,
-    ) where
+    fn in_background<F>(&self, epoch: Option<Epoch>, task: impl FnOnce(Arc<S>, R) -> F + Send + 'static)
+    where
         F: Future<Output = ()> + Send + 'static,
     {
         if self.is_open() {
@@ -501,8 +447,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     }
 
     pub(super) async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
-        self.follow_up(&refund.set, self.store()?.refund(refund))
-            .await
+        self.follow_up(&refund.set, self.store()?.refund(refund)).await
     }
 
     /// No decision waits for it, and units whose reply is lost stay charged: it has the deadline of a write-back.
@@ -515,13 +460,11 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
         let budget = budgets.of_sets(&[set], ChargeKind::Charge);
         let until = self.deadline_of(Nanos::MAX, &[set]);
         let forcing = self.store()?.force(set);
-        self.call_with_deadline(until, budget.max(budgets.decision), forcing)
-            .await
+        self.call_with_deadline(until, budget.max(budgets.decision), forcing).await
     }
 
     pub(super) async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.follow_up(&settle.set, self.store()?.settle(settle))
-            .await
+        self.follow_up(&settle.set, self.store()?.settle(settle)).await
     }
 
     /// No decision waits for it: it has the deadline of a write-back.
@@ -531,26 +474,20 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
 
     pub(super) async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let budget = permit.options.budget.unwrap_or(self.budgets.long_work);
-        self.call_with_deadline(Nanos::MAX, budget, self.store()?.acquire(permit))
-            .await
+        self.call_with_deadline(Nanos::MAX, budget, self.store()?.acquire(permit)).await
     }
 
     pub(super) async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let budget = self.budgets.follow_up(permit.options.budget);
-        self.call_with_deadline(Nanos::MAX, budget, self.store()?.renew(permit))
-            .await
+        self.call_with_deadline(Nanos::MAX, budget, self.store()?.renew(permit)).await
     }
 
     pub(super) async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         let budget = self.budgets.follow_up(permit.options.budget);
-        self.call_with_deadline(Nanos::MAX, budget, self.store()?.release(permit))
-            .await
+        self.call_with_deadline(Nanos::MAX, budget, self.store()?.release(permit)).await
     }
 
-    pub(super) async fn inspect(
-        &self,
-        set: &ChargeSet<'_>,
-    ) -> StoreResult<Vec<Option<Inspection>>> {
+    pub(super) async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         let (budget, call) = (self.budgets.follow_up(None), self.store()?.inspect(set));
         self.call_with_deadline(Nanos::MAX, budget, call).await
     }

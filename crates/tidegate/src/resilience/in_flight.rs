@@ -40,9 +40,7 @@ const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 
 impl ReportThrottle {
     fn is_due(&mut self, now: Nanos) -> bool {
-        let is_due = self
-            .last
-            .is_none_or(|last| now.since(last) >= REPORT_INTERVAL);
+        let is_due = self.last.is_none_or(|last| now.since(last) >= REPORT_INTERVAL);
         if is_due {
             self.last = Some(now);
         }
@@ -102,12 +100,7 @@ impl InFlight {
     }
 
     fn call(self: &Arc<Self>, permit: Option<BulkheadPermit>, sent: Nanos) -> CallInFlight {
-        CallInFlight {
-            in_flight: Arc::clone(self),
-            _permit: permit,
-            sent,
-            reported: false,
-        }
+        CallInFlight { in_flight: Arc::clone(self), _permit: permit, sent, reported: false }
     }
 
     /// Opens the breaker if the store has been silent for too long.
@@ -166,8 +159,7 @@ impl CallInFlight {
             return;
         }
         self.reported = true;
-        self.in_flight
-            .update(now, |breaker| breaker.failed(now, || cause));
+        self.in_flight.update(now, |breaker| breaker.failed(now, || cause));
     }
 
     /// The store replied that it cannot use a record. That proves nothing about other records: the store is up.
@@ -183,8 +175,7 @@ impl CallInFlight {
     /// A reply to the ping arrived.
     pub(super) fn ping_replied(mut self, now: Nanos) {
         self.mark_replied();
-        self.in_flight
-            .update(now, |breaker| breaker.ping_replied(now));
+        self.in_flight.update(now, |breaker| breaker.ping_replied(now));
     }
 
     /// The ping ended with an error.
@@ -194,8 +185,7 @@ impl CallInFlight {
             return;
         }
         self.reported = true;
-        self.in_flight
-            .update(now, |breaker| breaker.ping_failed(now, || cause));
+        self.in_flight.update(now, |breaker| breaker.ping_failed(now, || cause));
     }
 }
 

@@ -17,24 +17,12 @@ use parking_lot::Mutex;
 pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Joined<F> {
     let ready = Arc::<ReadyQueue>::default();
     let task = |(index, future)| {
-        let wakes = Arc::new(WakeOne {
-            index,
-            is_queued: AtomicBool::new(true),
-            ready: Arc::clone(&ready),
-        });
-        Joining {
-            state: JoinState::Running(Box::pin(future)),
-            waker: Waker::from(Arc::clone(&wakes)),
-            wakes,
-        }
+        let wakes = Arc::new(WakeOne { index, is_queued: AtomicBool::new(true), ready: Arc::clone(&ready) });
+        Joining { state: JoinState::Running(Box::pin(future)), waker: Waker::from(Arc::clone(&wakes)), wakes }
     };
     let tasks: Vec<_> = futures.into_iter().enumerate().map(task).collect();
     *ready.queue.lock() = (0..tasks.len()).collect();
-    Joined {
-        unfinished: tasks.len(),
-        tasks,
-        ready,
-    }
+    Joined { unfinished: tasks.len(), tasks, ready }
 }
 
 /// Futures in flight, and the outputs of the finished ones.
@@ -119,13 +107,10 @@ impl<F: Future> Future for Joined<F> {
         if self.unfinished > 0 {
             return Poll::Pending;
         }
-        let outputs = self
-            .tasks
-            .iter_mut()
-            .filter_map(|task| match &mut task.state {
-                JoinState::Finished(output) => output.take(),
-                JoinState::Running(_) => None,
-            });
+        let outputs = self.tasks.iter_mut().filter_map(|task| match &mut task.state {
+            JoinState::Finished(output) => output.take(),
+            JoinState::Running(_) => None,
+        });
         Poll::Ready(outputs.collect())
     }
 }
@@ -176,9 +161,7 @@ mod tests {
     }
 
     fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
-        future
-            .as_mut()
-            .poll(&mut Context::from_waker(Waker::noop()))
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 
     /// Each wake once polled every unfinished future: half a million polls for 1,024.
@@ -208,11 +191,7 @@ mod tests {
         let again = |polls: &mut u32, context: &mut Context<'_>| {
             *polls += 1;
             context.waker().wake_by_ref();
-            if *polls == 3 {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
+            if *polls == 3 { Poll::Ready(()) } else { Poll::Pending }
         };
         let futures: [Pin<Box<dyn Future<Output = ()>>>; 2] = [
             Box::pin(poll_fn(move |context| again(first, context))),

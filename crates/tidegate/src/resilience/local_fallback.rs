@@ -8,8 +8,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Division, Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded,
-    Restore, Role, Source,
+    Charge, ChargeSet, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded, Restore, Role, Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -43,10 +42,7 @@ enum LocalIntent {
 
 impl LocalFallback {
     pub(super) fn new(now: Nanos, max_pending: usize) -> Self {
-        LocalFallback {
-            memory: MemoryStore::new(ManualClock::at(now)),
-            write_back: WriteBackQueue::new(max_pending),
-        }
+        LocalFallback { memory: MemoryStore::new(ManualClock::at(now)), write_back: WriteBackQueue::new(max_pending) }
     }
 
     /// Decides by this node's shares, at the store's time `now`.
@@ -91,10 +87,7 @@ impl LocalFallback {
         mirror: &Mirror,
         now: Nanos,
     ) {
-        let charge = Charge {
-            cost,
-            ..charge.clone()
-        };
+        let charge = Charge { cost, ..charge.clone() };
         if let LocalCharge::Share(share) = self.local_charge(&charge, division, mirror, now) {
             self.memory.force_at(&ChargeSet::of_one(share), now);
         }
@@ -130,8 +123,7 @@ impl LocalFallback {
             })
             .collect();
         if admitted && intent != LocalIntent::Peek {
-            for ((charge, local), reading) in set.charges.iter().zip(&local_charges).zip(&readings)
-            {
+            for ((charge, local), reading) in set.charges.iter().zip(&local_charges).zip(&readings) {
                 if reading.verdict.allows() || intent == LocalIntent::Force {
                     let limit = local.share().map_or(&charge.limit, |share| &share.limit);
                     let empty_at = mirror.empties_at(charge).unwrap_or(now);
@@ -139,12 +131,7 @@ impl LocalFallback {
                 }
             }
         }
-        Outcome {
-            admitted,
-            readings,
-            source: Source::Fallback,
-            ..outcome
-        }
+        Outcome { admitted, readings, source: Source::Fallback, ..outcome }
     }
 
     /// A charge under this node's share of its limit, after the newest mirror state is applied to the share.
@@ -160,10 +147,7 @@ impl LocalFallback {
         };
         if let Some(state) = mirror.take_unapplied(charge) {
             let share_state = charge.limit.split(&state, &share, division.nodes);
-            let restore = Restore {
-                charge: with_limit(charge, share.clone()),
-                state: share_state,
-            };
+            let restore = Restore { charge: with_limit(charge, share.clone()), state: share_state };
             // The share's state is of the share's own algorithm, so it always fits.
             let _merged = self.memory.restore_at(&[restore], now);
         }
@@ -171,19 +155,11 @@ impl LocalFallback {
     }
 
     /// Refunds units that were admitted here.
-    pub(super) fn refund(
-        &self,
-        refund: &Refund<'_>,
-        division: impl Fn(u128) -> Division,
-        now: Nanos,
-    ) -> Refunded {
+    pub(super) fn refund(&self, refund: &Refund<'_>, division: impl Fn(u128) -> Division, now: Nanos) -> Refunded {
         let share = |charge: &Charge<'_>| share_of(charge, division(charge.counter()));
         let shares = refund.set.charges.iter();
         let shares = shares.filter_map(|charge| Some(with_limit(charge, share(charge)?)));
-        let local = Refund {
-            set: ChargeSet::of(shares),
-            ..refund.clone()
-        };
+        let local = Refund { set: ChargeSet::of(shares), ..refund.clone() };
         let done = self.memory.refund_at(&local, now);
         if done == Refunded::Done {
             for charge in &refund.set.charges {
@@ -213,14 +189,8 @@ impl<'a> LocalCharge<'a> {
 
 /// The reading of a limit of which this node has no share.
 const NO_SHARE_READING: LimitReading = LimitReading {
-    verdict: Verdict::Deny {
-        retry: Retry::After(NO_SHARE_RETRY_AFTER),
-    },
-    figures: Figures {
-        remaining: 0,
-        reset_after: NO_SHARE_RETRY_AFTER,
-        more_after: NO_SHARE_RETRY_AFTER,
-    },
+    verdict: Verdict::Deny { retry: Retry::After(NO_SHARE_RETRY_AFTER) },
+    figures: Figures { remaining: 0, reset_after: NO_SHARE_RETRY_AFTER, more_after: NO_SHARE_RETRY_AFTER },
 };
 
 /// The limit by which this node decides, if it may.
@@ -239,18 +209,11 @@ pub(super) fn permit_share(permit: &PermitRequest<'_>, division: Division) -> u3
         OnStoreFailure::Allow => permit.max_permits,
         OnStoreFailure::Local => {
             let share = division.node_units(u64::from(permit.max_permits));
-            u32::try_from(share)
-                .unwrap_or(permit.max_permits)
-                .min(permit.max_permits)
+            u32::try_from(share).unwrap_or(permit.max_permits).min(permit.max_permits)
         }
     }
 }
 
 fn with_limit<'a>(charge: &'a Charge<'_>, share: Limit) -> Charge<'a> {
-    Charge {
-        limit: Cow::Owned(share),
-        rule: charge.rule,
-        options: charge.options,
-        ..*charge
-    }
+    Charge { limit: Cow::Owned(share), rule: charge.rule, options: charge.options, ..*charge }
 }

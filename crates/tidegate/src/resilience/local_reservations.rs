@@ -4,9 +4,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use tidegate_core::store::{
-    ChargeSet, Outcome, ReservationLedger, ReservationState, Reserve, Settle, Used,
-};
+use tidegate_core::store::{ChargeSet, Outcome, ReservationLedger, ReservationState, Reserve, Settle, Used};
 use tidegate_core::units::Nanos;
 
 /// The reservations of this node. Bounded: one that finds no room stays charged as reserved.
@@ -23,14 +21,8 @@ struct LocalReservationTable {
 
 impl LocalReservations {
     pub(super) fn new(max: usize) -> Self {
-        let state = LocalReservationTable {
-            ledger: ReservationLedger::new(max),
-            settled: HashMap::new(),
-        };
-        LocalReservations {
-            state: Mutex::new(state),
-            max,
-        }
+        let state = LocalReservationTable { ledger: ReservationLedger::new(max), settled: HashMap::new() };
+        LocalReservations { state: Mutex::new(state), max }
     }
 
     pub(super) fn insert(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
@@ -58,11 +50,7 @@ impl LocalReservations {
     pub(super) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<ReservationState> {
         let mut state = self.state.lock();
         let found = state.ledger.close(settle);
-        if settle.used != Used::Unknown
-            && found
-                .iter()
-                .any(|reservation| *reservation != ReservationState::Unknown)
-        {
+        if settle.used != Used::Unknown && found.iter().any(|reservation| *reservation != ReservationState::Unknown) {
             state.record_settled(settle, self.max, now);
         }
         found

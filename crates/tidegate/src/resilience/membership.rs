@@ -29,11 +29,7 @@ impl Membership {
     /// This node's share of the limits of one counter. Units that cannot be divided go to nodes by rendezvous rank:
     /// each node computes its own rank, and each counter has a different order.
     pub(super) fn division(&self, counter: u128) -> Division {
-        Division {
-            percent: self.share_percent,
-            nodes: self.nodes,
-            rank: self.rank(counter),
-        }
+        Division { percent: self.share_percent, nodes: self.nodes, rank: self.rank(counter) }
     }
 
     fn rank(&self, counter: u128) -> Option<u32> {

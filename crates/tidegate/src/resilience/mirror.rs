@@ -56,9 +56,7 @@ pub(super) struct ObservedAt {
 
 impl Mirror {
     pub(super) fn new(max: usize) -> Self {
-        Mirror {
-            counters: StripedMap::new(max),
-        }
+        Mirror { counters: StripedMap::new(max) }
     }
 
     /// Records the state of a counter after the store charged `spent` units of it. True if the store is suspected of a
@@ -119,12 +117,7 @@ impl Mirror {
 
     /// Units of a charge that are lost when this counter is restored. The store made the charge in an empty record and
     /// holds `seen` since. A restore keeps the larger of `seen` and the mirrored state.
-    pub(super) fn lost_on_restore(
-        &self,
-        charge: &Charge<'_>,
-        seen: &CounterSnapshot,
-        at: Nanos,
-    ) -> u64 {
+    pub(super) fn lost_on_restore(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> u64 {
         let counter = charge.counter();
         let stripe = self.counters.stripe(counter);
         let Some(known) = stripe.get(&counter) else {
@@ -187,9 +180,7 @@ impl Mirror {
             let live = stripe.values().filter(|known| known.is_live(at, now));
             for known in live {
                 let hash_slot = hash_slot_of(known.charge.subject);
-                if let Some(hash_slot) =
-                    hash_slot.filter(|hash_slot| missing_counts.includes(*hash_slot, known.at))
-                {
+                if let Some(hash_slot) = hash_slot.filter(|hash_slot| missing_counts.includes(*hash_slot, known.at)) {
                     all.push((hash_slot, (known.charge.clone(), known.state.clone())));
                 }
             }
@@ -263,25 +254,15 @@ impl MirrorEntry {
         let moment = limit.advance(&mut merged, at);
         limit.advance(&mut seen, at);
         let less = merged != seen && self.at < at;
-        if less
-            && self
-                .suspected_loss
-                .is_some_and(|loss| loss.since < observed.confirmed)
-        {
+        if less && self.suspected_loss.is_some_and(|loss| loss.since < observed.confirmed) {
             self.replace(seen, at, observed.now);
             return false;
         }
         self.fresh_at = limit.fresh_at(&merged, moment);
         (self.state, self.at, self.seen_at) = (merged, self.at.max(at), observed.now);
         self.suspected_loss = less.then(|| {
-            let before = self.suspected_loss.unwrap_or(SuspectedLoss {
-                since: observed.now,
-                admitted: 0,
-            });
-            SuspectedLoss {
-                admitted: before.admitted.saturating_add(spent),
-                ..before
-            }
+            let before = self.suspected_loss.unwrap_or(SuspectedLoss { since: observed.now, admitted: 0 });
+            SuspectedLoss { admitted: before.admitted.saturating_add(spent), ..before }
         });
         less
     }

@@ -57,9 +57,7 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{NodeId, RuleOptions, Shards};
 
 pub use self::breaker::{Breaker, BreakerChange};
-pub use self::clock_watch::{
-    ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch,
-};
+pub use self::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
 pub use self::deny_cache::DenyCache;
 pub use self::event::{StoreEvent, Watcher};
 pub use self::failure_counts::FailureCounts;

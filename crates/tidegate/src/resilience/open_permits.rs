@@ -98,37 +98,22 @@ impl PermitUpdate {
 
 impl OpenPermits {
     pub(super) fn new(max: usize) -> Self {
-        OpenPermits {
-            table: Mutex::default(),
-            max,
-        }
+        OpenPermits { table: Mutex::default(), max }
     }
 
     /// The store has granted or renewed a permit, by a call sent at `sent`.
     pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, sent: Nanos) {
         let mut table = self.table.lock();
-        table.insert(
-            permit,
-            sent,
-            sent.plus(permit.ttl),
-            PermitSync::Synced,
-            self.max,
-        );
+        table.insert(permit, sent, sent.plus(permit.ttl), PermitSync::Synced, self.max);
     }
 
     /// Grants or renews a permit without the store, if fewer than `share` are open here.
-    pub(super) fn acquire(
-        &self,
-        permit: &PermitRequest<'_>,
-        share: u32,
-        now: Nanos,
-    ) -> PermitReply {
+    pub(super) fn acquire(&self, permit: &PermitRequest<'_>, share: u32, now: Nanos) -> PermitReply {
         let mut table = self.table.lock();
         let (open, own) = table.find(permit, now);
         let has = own.is_some_and(|own| own.sync != PermitSync::Releasing);
         let until = now.plus(permit.ttl);
-        let granted = (has || open < share)
-            && table.insert(permit, now, until, PermitSync::LocalOnly, self.max);
+        let granted = (has || open < share) && table.insert(permit, now, until, PermitSync::LocalOnly, self.max);
         permit_reply(granted, open + u32::from(granted && !has))
     }
 
@@ -137,13 +122,9 @@ impl OpenPermits {
         let mut table = self.table.lock();
         let (open, own) = table.find(permit, now);
         let granted = match own?.sync {
-            PermitSync::Synced | PermitSync::LocalOnly => table.insert(
-                permit,
-                now,
-                now.plus(permit.ttl),
-                PermitSync::LocalOnly,
-                self.max,
-            ),
+            PermitSync::Synced | PermitSync::LocalOnly => {
+                table.insert(permit, now, now.plus(permit.ttl), PermitSync::LocalOnly, self.max)
+            }
             PermitSync::Releasing => false,
         };
         Some(permit_reply(granted, open))
@@ -187,16 +168,9 @@ impl OpenPermits {
     }
 
     /// All open permits of the subjects that are `in_store`, for a store that has lost them.
-    pub(super) fn open_permits(
-        &self,
-        in_store: impl Fn(Fingerprint) -> bool,
-        now: Nanos,
-    ) -> Vec<PermitUpdate> {
+    pub(super) fn open_permits(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<PermitUpdate> {
         let table = self.table.lock();
-        let of_counter = table
-            .by_counter
-            .values()
-            .filter(|of_counter| in_store(of_counter.subject));
+        let of_counter = table.by_counter.values().filter(|of_counter| in_store(of_counter.subject));
         let updates = of_counter.flat_map(|of_counter| {
             let holders = of_counter.permits.iter().map(|(holder, ..)| holder);
             holders.filter_map(|holder| of_counter.update_of(holder, now))
@@ -205,17 +179,10 @@ impl OpenPermits {
     }
 
     /// All permits that the store must be updated about. Walks no others.
-    pub(super) fn unsynced(
-        &self,
-        in_store: impl Fn(Fingerprint) -> bool,
-        now: Nanos,
-    ) -> Vec<PermitUpdate> {
+    pub(super) fn unsynced(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<PermitUpdate> {
         let table = self.table.lock();
         let updates = table.unsynced.iter().filter_map(|(counter, holder)| {
-            let of_counter = table
-                .by_counter
-                .get(counter)
-                .filter(|known| in_store(known.subject))?;
+            let of_counter = table.by_counter.get(counter).filter(|known| in_store(known.subject))?;
             of_counter.update_of(*holder, now)
         });
         updates.collect()
@@ -259,35 +226,22 @@ impl PermitTable {
     }
 
     /// Inserts or updates a permit; false if there is no room.
-    fn insert(
-        &mut self,
-        permit: &PermitRequest<'_>,
-        now: Nanos,
-        until: Nanos,
-        sync: PermitSync,
-        max: usize,
-    ) -> bool {
+    fn insert(&mut self, permit: &PermitRequest<'_>, now: Nanos, until: Nanos, sync: PermitSync, max: usize) -> bool {
         let (counter, holder) = (permit.counter(), permit.holder);
-        let has = self
-            .by_counter
-            .get(&counter)
-            .is_some_and(|known| known.permits.get(holder).is_some());
+        let has = self.by_counter.get(&counter).is_some_and(|known| known.permits.get(holder).is_some());
         if !has && self.sweep.is_due(self.count, max, now) {
             self.sweep_ended(now);
         }
         if !has && self.count >= max {
             return false;
         }
-        let of_counter = self
-            .by_counter
-            .entry(counter)
-            .or_insert_with(|| CounterPermits {
-                subject: permit.subject,
-                rule: permit.rule.clone(),
-                options: *permit.options,
-                permits: PermitSet::default(),
-                releasing: 0,
-            });
+        let of_counter = self.by_counter.entry(counter).or_insert_with(|| CounterPermits {
+            subject: permit.subject,
+            rule: permit.rule.clone(),
+            options: *permit.options,
+            permits: PermitSet::default(),
+            releasing: 0,
+        });
         match of_counter.permits.put(holder, until, sync) {
             Some(before) => of_counter.releasing -= usize::from(before == PermitSync::Releasing),
             None => self.count += 1,
@@ -327,20 +281,13 @@ impl PermitTable {
         for counter in counters {
             self.expire_counter(counter, now);
         }
-        let left = self
-            .by_counter
-            .values()
-            .flat_map(|of_counter| of_counter.permits.iter());
+        let left = self.by_counter.values().flat_map(|of_counter| of_counter.permits.iter());
         self.sweep.swept(left.map(|(_, until, _)| until), now);
     }
 }
 
 fn permit_reply(granted: bool, open: u32) -> PermitReply {
-    PermitReply {
-        granted,
-        in_use: open,
-        source: Source::Fallback,
-    }
+    PermitReply { granted, in_use: open, source: Source::Fallback }
 }
 
 #[cfg(test)]
@@ -363,9 +310,7 @@ mod tests {
     /// The updates for the store: holder, and whether the permit was released.
     fn unsynced(permits: &OpenPermits, now: Nanos) -> Vec<(u128, bool)> {
         let updates = permits.unsynced(|_| true, now).into_iter();
-        updates
-            .map(|update| (update.holder, update.releasing))
-            .collect()
+        updates.map(|update| (update.holder, update.releasing)).collect()
     }
 
     #[test]
@@ -375,10 +320,7 @@ mod tests {
         assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted);
         let third = permits.acquire(&request(&rule, 3), 2, AT(1));
         assert_eq!((third.granted, third.in_use), (false, 2));
-        assert!(
-            permits.acquire(&request(&rule, 2), 2, AT(1)).granted,
-            "has one"
-        );
+        assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted, "has one");
         // The permit of the store expires first: its TTL started when the store was called.
         assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted);
     }
@@ -392,10 +334,7 @@ mod tests {
         permits.acquire(&request(&rule, 3), 9, AT(1));
         permits.renew(&request(&rule, 1), AT(1));
         permits.begin_release(&request(&rule, 2), AT(1));
-        assert_eq!(
-            unsynced(&permits, AT(2)),
-            [(1, false), (2, true), (3, false)]
-        );
+        assert_eq!(unsynced(&permits, AT(2)), [(1, false), (2, true), (3, false)]);
         permits.released(&request(&rule, 2));
         permits.record_acquired(&request(&rule, 1), AT(2));
         permits.record_acquired(&request(&rule, 3), AT(2));
@@ -420,11 +359,7 @@ mod tests {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
         let due = |now| permits.table.lock().sweep.is_due(100, 100, now);
         for holder in 0..100 {
-            assert!(
-                permits
-                    .acquire(&request(&rule, holder), 1_000, AT(5))
-                    .granted
-            );
+            assert!(permits.acquire(&request(&rule, holder), 1_000, AT(5)).granted);
         }
         assert!(!permits.acquire(&request(&rule, 100), 1_000, AT(6)).granted);
         assert!(!due(AT(14)));
@@ -438,10 +373,7 @@ mod tests {
         let work = |permits: u128| {
             let open = OpenPermits::new(100_000);
             for holder in 0..permits {
-                assert!(
-                    open.acquire(&request(&rule, holder), 100_000, AT(0))
-                        .granted
-                );
+                assert!(open.acquire(&request(&rule, holder), 100_000, AT(0)).granted);
             }
             tidegate_fuzz_inputs::work_units(|| {
                 for holder in (0..permits).step_by(usize::try_from(permits / 100).unwrap()) {
@@ -450,10 +382,7 @@ mod tests {
             })
         };
         let (few, many) = (work(100), work(10_000));
-        assert!(
-            many < 10.0 * few,
-            "{few} yardsticks for 100, {many} for 10,000"
-        );
+        assert!(many < 10.0 * few, "{few} yardsticks for 100, {many} for 10,000");
     }
 
     #[test]
@@ -465,10 +394,7 @@ mod tests {
             let granted_count = (0..150).filter(|holder| granted(*holder)).count();
             assert_eq!(granted_count, 100);
             // Permits of other counters have expired too, though no call names them.
-            let other = PermitRequest {
-                subject: Fingerprint::new(u128::from(round) + 2),
-                ..request(&rule, 1)
-            };
+            let other = PermitRequest { subject: Fingerprint::new(u128::from(round) + 2), ..request(&rule, 1) };
             assert!(permits.acquire(&other, 1, now.plus(AT(10))).granted);
         }
     }

@@ -29,15 +29,7 @@ impl OwnedCharge {
         cost: Cost,
         options: RuleOptions,
     ) -> Self {
-        OwnedCharge {
-            subject,
-            rule,
-            rate,
-            limit,
-            cost,
-            role: Role::Enforce,
-            options,
-        }
+        OwnedCharge { subject, rule, rate, limit, cost, role: Role::Enforce, options }
     }
 
     pub(super) fn of(charge: &Charge<'_>) -> Self {
@@ -89,10 +81,7 @@ impl OwnedCharge {
     /// The same charge with `units` less, if any are left.
     pub(super) fn minus(&self, units: u64) -> Option<OwnedCharge> {
         let cost = Cost::new(self.cost.get().saturating_sub(units))?;
-        Some(OwnedCharge {
-            cost,
-            ..self.clone()
-        })
+        Some(OwnedCharge { cost, ..self.clone() })
     }
 
     /// Whether units charged at one instant still count at the other: in the same fixed window, or less than a window
@@ -113,11 +102,7 @@ impl OwnedCharge {
 
     /// The same charge, enforced, with another cost.
     pub(super) fn with_cost(&self, cost: Cost) -> Charge<'_> {
-        Charge {
-            cost,
-            role: Role::Enforce,
-            ..self.charge()
-        }
+        Charge { cost, role: Role::Enforce, ..self.charge() }
     }
 }
 

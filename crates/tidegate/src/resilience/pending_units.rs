@@ -87,31 +87,18 @@ impl NodeState {
         self.local_fallback.write_back.for_each(at, &mut add);
         if self.late.is_active() {
             let waiting: Vec<OwnedCharge> = self.late.update(|l| l.all_waiting().collect());
-            waiting
-                .iter()
-                .for_each(|charge| add(charge, charge.units()));
+            waiting.iter().for_each(|charge| add(charge, charge.units()));
         }
         all.into_values().collect()
     }
 
     /// Restores units that were pending before a restart.
-    pub(super) fn restore_pending(
-        &self,
-        pending: &PendingUnits,
-        limit: &Limit,
-        options: RuleOptions,
-    ) {
+    pub(super) fn restore_pending(&self, pending: &PendingUnits, limit: &Limit, options: RuleOptions) {
         let Some(cost) = Cost::new(pending.units) else {
             return;
         };
-        let charge = OwnedCharge::new(
-            pending.subject,
-            pending.rule.clone(),
-            pending.rate,
-            limit.clone(),
-            cost,
-            options,
-        );
+        let charge =
+            OwnedCharge::new(pending.subject, pending.rule.clone(), pending.rate, limit.clone(), cost, options);
         self.local_fallback.write_back.restore(charge, pending.at);
     }
 }
@@ -130,10 +117,7 @@ mod tests {
         }
         let burst = plain(&Spec::new(Algorithm::TokenBucket, 10, hour).burst(15));
         assert_eq!(PendingLimit::new(&burst).compile(), Some(burst));
-        let guarded = plain(&Spec {
-            guard: Nanos::from_secs(1),
-            ..Spec::new(Algorithm::FixedWindow, 10, hour)
-        });
+        let guarded = plain(&Spec { guard: Nanos::from_secs(1), ..Spec::new(Algorithm::FixedWindow, 10, hour) });
         assert_eq!(PendingLimit::new(&guarded).compile(), None);
     }
 }

@@ -98,10 +98,7 @@ impl RecoveryState {
             phase: RecoveryPhase::Unknown,
             epoch: None,
             restored: None,
-            missing_counts: MissingCounts {
-                since: Nanos::MAX,
-                hash_slots: BTreeSet::new(),
-            },
+            missing_counts: MissingCounts { since: Nanos::MAX, hash_slots: BTreeSet::new() },
             loss_count: 0,
             members: settings.members.iter().map(|node| (*node, None)).collect(),
             membership_state: if settings.members.is_empty() {
@@ -153,10 +150,7 @@ impl RecoveryState {
 
     /// The heartbeat for the next ping.
     pub(super) fn heartbeat(&self) -> Heartbeat {
-        Heartbeat {
-            node: self.me,
-            restored: self.restored,
-        }
+        Heartbeat { node: self.me, restored: self.restored }
     }
 
     /// The store has lost counts. True if it was trusted.
@@ -231,9 +225,7 @@ impl RecoveryState {
         self.epoch = Some(status.epoch);
         self.membership_state = match self.membership_state {
             MembershipState::Unknown => MembershipState::Filling { since: now },
-            MembershipState::Filling { since } if now.since(since) >= MEMBERSHIP_FILL_TIME => {
-                MembershipState::Complete
-            }
+            MembershipState::Filling { since } if now.since(since) >= MEMBERSHIP_FILL_TIME => MembershipState::Complete,
             same => same,
         };
         let RecoveryPhase::Recovering { since } = self.phase else {
@@ -264,9 +256,7 @@ impl RecoveryState {
     fn missing(&self, status: &StoreStatus) -> usize {
         let unrestored = |node: &NodeId| {
             let mut heartbeats = status.heartbeats.iter();
-            !heartbeats.any(|heartbeat| {
-                heartbeat.node == *node && heartbeat.restored == Some(status.epoch)
-            })
+            !heartbeats.any(|heartbeat| heartbeat.node == *node && heartbeat.restored == Some(status.epoch))
         };
         let listed = || status.heartbeats.iter().map(|heartbeat| heartbeat.node);
         let others = |node: &NodeId| *node != self.me;
@@ -274,33 +264,21 @@ impl RecoveryState {
             return listed().filter(others).filter(unrestored).count();
         }
         let members = self.members.iter().map(|(node, _)| node);
-        members
-            .filter(|node| others(node) && unrestored(node))
-            .count()
+        members.filter(|node| others(node) && unrestored(node)).count()
     }
 
     /// Updates the members. A node that is not listed stays for a while: after an outage the list is empty and fills as
     /// nodes come back, and a node that trusted the short list would use the shares of all the others.
     fn update_members(&mut self, status: &StoreStatus, now: Nanos) {
-        let listed = |node: NodeId| {
-            status
-                .heartbeats
-                .iter()
-                .any(|heartbeat| heartbeat.node == node)
-        };
+        let listed = |node: NodeId| status.heartbeats.iter().any(|heartbeat| heartbeat.node == node);
         for (node, missing) in &mut self.members {
             let since = *missing.get_or_insert(now);
             *missing = (!listed(*node)).then_some(since);
         }
         let me = self.me;
-        let still_counts =
-            |missing: Option<Nanos>| missing.is_none_or(|at| now.since(at) < MEMBER_TIMEOUT);
-        self.members
-            .retain(|(node, missing)| *node == me || still_counts(*missing));
-        let own = Heartbeat {
-            node: me,
-            restored: None,
-        };
+        let still_counts = |missing: Option<Nanos>| missing.is_none_or(|at| now.since(at) < MEMBER_TIMEOUT);
+        self.members.retain(|(node, missing)| *node == me || still_counts(*missing));
+        let own = Heartbeat { node: me, restored: None };
         for heartbeat in status.heartbeats.iter().chain([&own]) {
             if !self.members.iter().any(|(node, _)| *node == heartbeat.node) {
                 self.members.push((heartbeat.node, None));
@@ -346,10 +324,8 @@ mod tests {
     const SECOND: Nanos = Nanos::from_secs(1);
 
     fn status(epoch: u64, heartbeats: &[(u64, Option<u64>)]) -> StoreStatus {
-        let heartbeat = |(node, restored): &(u64, Option<u64>)| Heartbeat {
-            node: NodeId(*node),
-            restored: restored.map(Epoch),
-        };
+        let heartbeat =
+            |(node, restored): &(u64, Option<u64>)| Heartbeat { node: NodeId(*node), restored: restored.map(Epoch) };
         StoreStatus {
             epoch: Epoch(epoch),
             at: Nanos::ZERO,
@@ -372,15 +348,9 @@ mod tests {
         let mut state = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
         assert_eq!(state.nodes(), 8);
         let recovering = status(7, &[(1, None), (2, Some(6))]);
-        assert_eq!(
-            state.on_status(&recovering, SECOND, || false),
-            RecoveryStep::Wait
-        );
+        assert_eq!(state.on_status(&recovering, SECOND, || false), RecoveryStep::Wait);
         let done = status(7, &[(1, Some(7)), (2, Some(7))]);
-        assert_eq!(
-            state.on_status(&done, SECOND, || false),
-            RecoveryStep::Trust { missing: 0 }
-        );
+        assert_eq!(state.on_status(&done, SECOND, || false), RecoveryStep::Trust { missing: 0 });
         assert_eq!(state.nodes(), 8, "others may be about to be listed");
         assert_eq!(state.membership().division(1).rank, None);
         assert_eq!(state.members(), [], "nor is such a list saved");
@@ -394,16 +364,10 @@ mod tests {
     fn a_new_store_is_restored_by_nodes_that_have_counts() {
         let mut state = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
         let peers = status(7, &[(2, Some(7))]);
-        assert_eq!(
-            state.on_status(&peers, SECOND, || true),
-            RecoveryStep::Restore
-        );
+        assert_eq!(state.on_status(&peers, SECOND, || true), RecoveryStep::Restore);
         assert_eq!(state.heartbeat().restored, None);
         state.mark_restored(Epoch(7), state.loss_count());
-        assert_eq!(
-            state.on_status(&peers, SECOND, || true),
-            RecoveryStep::Trust { missing: 0 }
-        );
+        assert_eq!(state.on_status(&peers, SECOND, || true), RecoveryStep::Trust { missing: 0 });
     }
 
     /// Older counts need not be restored, unless counts are missing without a new epoch.
@@ -420,11 +384,7 @@ mod tests {
         state.on_status(&all, SECOND, || false);
         assert_eq!(state.missing_counts().since, Nanos::ZERO);
         state.on_status(&status(9, &[]), SECOND, || false);
-        assert_eq!(
-            state.missing_counts().since,
-            Nanos::ZERO,
-            "not restored yet"
-        );
+        assert_eq!(state.missing_counts().since, Nanos::ZERO, "not restored yet");
     }
 
     /// Hash slots came from a primary that may have lost counts while this one was being restored, or before its first
@@ -434,42 +394,27 @@ mod tests {
         let all = status(8, &[(1, Some(8)), (2, Some(8))]);
         let (old, hash_slot, other) = (Nanos::new(1), HashSlot(5), HashSlot(6));
         let mut state = exact_state();
-        assert_eq!(
-            state.on_status(&all, SECOND, || false),
-            RecoveryStep::Restore
-        );
+        assert_eq!(state.on_status(&all, SECOND, || false), RecoveryStep::Restore);
         let began = state.loss_count();
         assert!(!state.mark_slots_missing(vec![hash_slot], SECOND));
         assert!(state.missing_counts().includes(hash_slot, old));
         assert!(!state.missing_counts().includes(other, old));
         assert!(state.missing_counts().includes(other, Nanos::new(8)));
         state.mark_restored(Epoch(8), began);
-        assert_eq!(
-            state.on_status(&all, SECOND, || false),
-            RecoveryStep::Restore
-        );
+        assert_eq!(state.on_status(&all, SECOND, || false), RecoveryStep::Restore);
         state.mark_restored(Epoch(8), state.loss_count());
         let trusted = RecoveryStep::Trust { missing: 0 };
         assert_eq!(state.on_status(&all, SECOND, || false), trusted);
 
         assert!(state.mark_slots_missing(vec![other], SECOND), "was trusted");
         assert!(state.missing_counts().includes(other, old));
-        assert!(
-            !state.missing_counts().includes(hash_slot, SECOND),
-            "lost nothing"
-        );
+        assert!(!state.missing_counts().includes(hash_slot, SECOND), "lost nothing");
         state.on_status(&status(9, &[]), SECOND, || false);
-        assert!(
-            state.missing_counts().includes(hash_slot, old),
-            "not restored yet"
-        );
+        assert!(state.missing_counts().includes(hash_slot, old), "not restored yet");
 
         let mut unknown = RecoveryState::new(NodeId(1), &ResilienceSettings::default());
         unknown.mark_slots_missing(vec![hash_slot], SECOND);
-        assert_eq!(
-            unknown.on_status(&all, SECOND, || true),
-            RecoveryStep::Restore
-        );
+        assert_eq!(unknown.on_status(&all, SECOND, || true), RecoveryStep::Restore);
         assert!(unknown.missing_counts().includes(hash_slot, old));
         assert!(!unknown.missing_counts().includes(other, old));
     }
@@ -478,19 +423,12 @@ mod tests {
     fn a_new_epoch_is_restored_and_trusted_when_all_nodes_have_restored_or_after_a_second() {
         for (at, heartbeats, want) in [
             (1_100, &[(1, Some(8)), (2, Some(7))][..], RecoveryStep::Wait),
-            (
-                1_100,
-                &[(1, Some(8)), (2, Some(8))],
-                RecoveryStep::Trust { missing: 0 },
-            ),
+            (1_100, &[(1, Some(8)), (2, Some(8))], RecoveryStep::Trust { missing: 0 }),
             (1_100, &[(1, Some(8))], RecoveryStep::Wait),
             (2_000, &[(1, Some(8))], RecoveryStep::Trust { missing: 1 }),
         ] {
             let mut state = exact_state();
-            assert_eq!(
-                state.on_status(&status(8, &[]), SECOND, || false),
-                RecoveryStep::Restore
-            );
+            assert_eq!(state.on_status(&status(8, &[]), SECOND, || false), RecoveryStep::Restore);
             assert!(!state.is_exact());
             state.mark_restored(Epoch(8), state.loss_count());
             let step = state.on_status(&status(8, heartbeats), Nanos::from_millis(at), || false);
@@ -503,15 +441,9 @@ mod tests {
         let mut state = exact_state();
         assert!(state.mark_lost(SECOND) && !state.mark_lost(SECOND));
         let peers = status(7, &[(1, None), (2, Some(7))]);
-        assert_eq!(
-            state.on_status(&peers, SECOND, || false),
-            RecoveryStep::Restore
-        );
+        assert_eq!(state.on_status(&peers, SECOND, || false), RecoveryStep::Restore);
         state.mark_restored(Epoch(7), state.loss_count());
-        assert_eq!(
-            state.on_status(&peers, SECOND, || false),
-            RecoveryStep::Trust { missing: 0 }
-        );
+        assert_eq!(state.on_status(&peers, SECOND, || false), RecoveryStep::Trust { missing: 0 });
     }
 
     /// The list is empty after an outage. The first node to come back once used all shares as its own.

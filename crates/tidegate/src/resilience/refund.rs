@@ -4,9 +4,7 @@
 //! when it expires.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{
-    Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Used,
-};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Used};
 use tidegate_core::units::Nanos;
 
 use super::guard::LATE_REPLY_TIMEOUT;
@@ -26,20 +24,12 @@ pub(super) enum ChargeKind {
 
 impl ChargeKind {
     pub(super) fn of(reserve: &Reserve<'_>) -> Self {
-        ChargeKind::Reserve {
-            id: reserve.id,
-            ttl: reserve.ttl,
-        }
+        ChargeKind::Reserve { id: reserve.id, ttl: reserve.ttl }
     }
 }
 
 /// Settles a reservation of which nothing was used.
-pub(super) fn settle_as_unused<'a>(
-    id: u128,
-    ttl: Nanos,
-    mut set: ChargeSet<'a>,
-    outcome: &Outcome,
-) -> Settle<'a> {
+pub(super) fn settle_as_unused<'a>(id: u128, ttl: Nanos, mut set: ChargeSet<'a>, outcome: &Outcome) -> Settle<'a> {
     retain_charged(&mut set, outcome);
     Settle {
         id,
@@ -57,36 +47,21 @@ fn retain_charged(set: &mut ChargeSet<'_>, outcome: &Outcome) {
 }
 
 /// A refund of all that `outcome` charged, under its own id.
-pub(super) fn refund_of<'a, R: Runtime>(
-    runtime: &R,
-    mut set: ChargeSet<'a>,
-    outcome: &Outcome,
-) -> Refund<'a> {
+pub(super) fn refund_of<'a, R: Runtime>(runtime: &R, mut set: ChargeSet<'a>, outcome: &Outcome) -> Refund<'a> {
     retain_charged(&mut set, outcome);
     let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
     Refund {
         id: refund_id(runtime),
         charged_at: outcome.at,
         // It is sent once and soon: keeping its id for as long as a long limit lasts would fill the store.
-        expires_at: outcome
-            .at
-            .plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT)),
+        expires_at: outcome.at.plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT)),
         set,
     }
 }
 
 /// A refund of units that the store counts since `charged`, under its own id.
-pub(super) fn refund_units<'a, R: Runtime>(
-    runtime: &R,
-    set: ChargeSet<'a>,
-    charged: Nanos,
-) -> Refund<'a> {
-    Refund {
-        id: refund_id(runtime),
-        charged_at: charged,
-        expires_at: charged.plus(LATE_REPLY_TIMEOUT),
-        set,
-    }
+pub(super) fn refund_units<'a, R: Runtime>(runtime: &R, set: ChargeSet<'a>, charged: Nanos) -> Refund<'a> {
+    Refund { id: refund_id(runtime), charged_at: charged, expires_at: charged.plus(LATE_REPLY_TIMEOUT), set }
 }
 
 fn refund_id<R: Runtime>(runtime: &R) -> u128 {

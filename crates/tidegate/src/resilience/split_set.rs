@@ -17,18 +17,10 @@ pub(super) struct SplitSet<'a> {
 impl<'a> SplitSet<'a> {
     /// Separates the enforced charges of `set` for which `decides_locally` is true.
     pub(super) fn of(set: &ChargeSet<'a>, decides_locally: impl Fn(&Charge<'_>) -> bool) -> Self {
-        let is_local =
-            |charge: &Charge<'_>| charge.role == Role::Enforce && decides_locally(charge);
+        let is_local = |charge: &Charge<'_>| charge.role == Role::Enforce && decides_locally(charge);
         let is_local: SmallVec<[bool; 4]> = set.charges.iter().map(is_local).collect();
-        let remote = set
-            .charges
-            .iter()
-            .zip(&is_local)
-            .filter(|(_, is_local)| !**is_local);
-        SplitSet {
-            remote: set.subset(remote.map(|(charge, _)| charge.clone())),
-            is_local,
-        }
+        let remote = set.charges.iter().zip(&is_local).filter(|(_, is_local)| !**is_local);
+        SplitSet { remote: set.subset(remote.map(|(charge, _)| charge.clone())), is_local }
     }
 
     /// The charges for the store behind, if there are any.
@@ -60,18 +52,10 @@ impl<'a> SplitSet<'a> {
         }
     }
 
-    fn in_order(
-        &self,
-        local: &[LimitReading],
-        remote: &[LimitReading],
-    ) -> SmallVec<[LimitReading; 4]> {
+    fn in_order(&self, local: &[LimitReading], remote: &[LimitReading]) -> SmallVec<[LimitReading; 4]> {
         let (mut local, mut remote) = (local.iter(), remote.iter());
         let next = |is_local: &bool| {
-            if *is_local {
-                local.next()
-            } else {
-                remote.next()
-            }
+            if *is_local { local.next() } else { remote.next() }
         };
         self.is_local.iter().filter_map(next).copied().collect()
     }
@@ -95,10 +79,7 @@ mod tests {
         let rule = RuleName::new("split");
         let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
         let limit = Limit::compile(&spec, Precision::Memory).unwrap();
-        let leased = RuleOptions {
-            counting: Counting::Leased,
-            ..RuleOptions::DEFAULT
-        };
+        let leased = RuleOptions { counting: Counting::Leased, ..RuleOptions::DEFAULT };
         let words = charges.split(' ').enumerate();
         let charges = words.map(|(i, word)| Charge {
             subject: Fingerprint::new(i as u128),
@@ -124,15 +105,8 @@ mod tests {
         });
         assert_eq!(remote, want_remote);
         let local = (0..set.charges.len()).filter(|i| !remote.contains(i));
-        let merged = split.merge(
-            outcome_of(local, true),
-            outcome_of(remote.iter().copied(), true),
-        );
-        let order: Vec<u64> = merged
-            .readings
-            .iter()
-            .map(|r| r.figures.remaining)
-            .collect();
+        let merged = split.merge(outcome_of(local, true), outcome_of(remote.iter().copied(), true));
+        let order: Vec<u64> = merged.readings.iter().map(|r| r.figures.remaining).collect();
         let all: Vec<u64> = (0..set.charges.len() as u64).collect();
         assert_eq!(order, all, "each charge has its own reading");
     }
@@ -142,17 +116,11 @@ mod tests {
         let verdict = if admitted {
             Verdict::Allow { delay: Nanos::ZERO }
         } else {
-            Verdict::Deny {
-                retry: Retry::After(Nanos::ZERO),
-            }
+            Verdict::Deny { retry: Retry::After(Nanos::ZERO) }
         };
         let reading = |i: usize| LimitReading {
             verdict,
-            figures: Figures {
-                remaining: i as u64,
-                reset_after: Nanos::ZERO,
-                more_after: Nanos::ZERO,
-            },
+            figures: Figures { remaining: i as u64, reset_after: Nanos::ZERO, more_after: Nanos::ZERO },
         };
         Outcome {
             admitted,
@@ -181,10 +149,7 @@ mod tests {
     fn the_source_is_the_half_that_denied_or_else_the_less_exact_one() {
         let split = SplitSet::of(&ChargeSet::default(), |_| true);
         let decided = |local: (bool, Source), remote: (bool, Source)| {
-            let of = |(admitted, source)| Outcome {
-                source,
-                ..outcome_of(std::iter::empty(), admitted)
-            };
+            let of = |(admitted, source)| Outcome { source, ..outcome_of(std::iter::empty(), admitted) };
             let merged = split.merge(of(local), of(remote));
             (merged.admitted, merged.source)
         };
@@ -193,11 +158,7 @@ mod tests {
             (lease, (true, Source::Exact), lease),
             (lease, (true, Source::Fallback), (true, Source::Fallback)),
             (lease, (false, Source::Exact), (false, Source::Exact)),
-            (
-                (false, Source::Lenient),
-                (true, Source::Exact),
-                (false, Source::Lenient),
-            ),
+            ((false, Source::Lenient), (true, Source::Exact), (false, Source::Lenient)),
         ];
         for (local, remote, want) in cases {
             assert_eq!(decided(local, remote), want);

@@ -47,10 +47,7 @@ pub(super) struct Stripe<T> {
 
 impl<T> Default for Stripe<T> {
     fn default() -> Self {
-        Stripe {
-            map: CounterMap::default(),
-            order: EvictionOrder::default(),
-        }
+        Stripe { map: CounterMap::default(), order: EvictionOrder::default() }
     }
 }
 
@@ -70,18 +67,12 @@ impl<T> DerefMut for Stripe<T> {
 
 impl<T> Stripe<T> {
     /// Inserts an entry that may be evicted. `end_of` returns when an entry expires.
-    pub(super) fn insert_evictable(
-        &mut self,
-        counter: u128,
-        entry: T,
-        end_of: impl Fn(&T) -> Nanos,
-    ) {
+    pub(super) fn insert_evictable(&mut self, counter: u128, entry: T, end_of: impl Fn(&T) -> Nanos) {
         self.order.insert(counter, end_of(&entry));
         self.map.insert(counter, entry);
         if self.order.is_stale(self.map.len()) {
             let entries = self.map.iter();
-            self.order
-                .rebuild(entries.map(|(counter, entry)| (*counter, end_of(entry))));
+            self.order.rebuild(entries.map(|(counter, entry)| (*counter, end_of(entry))));
         }
     }
 
@@ -103,10 +94,7 @@ pub(super) struct StripedMap<T> {
 impl<T> StripedMap<T> {
     /// A map of about `max` entries.
     pub(super) fn new(max: usize) -> Self {
-        StripedMap {
-            stripes: std::array::from_fn(|_| Mutex::default()),
-            max_per_stripe: max.div_ceil(STRIPES).max(1),
-        }
+        StripedMap { stripes: std::array::from_fn(|_| Mutex::default()), max_per_stripe: max.div_ceil(STRIPES).max(1) }
     }
 
     /// The stripe of `counter`, locked.

@@ -48,8 +48,7 @@ struct PendingCharge {
 
 impl PendingCharge {
     fn advance(&mut self, at: Nanos) -> Moment {
-        self.share
-            .advance(&mut self.state, at.max(self.drains_from))
+        self.share.advance(&mut self.state, at.max(self.drains_from))
     }
 
     fn units(&mut self, at: Nanos) -> u64 {
@@ -82,11 +81,7 @@ pub(super) enum PendingCause {
 
 impl WriteBackQueue {
     pub(super) fn new(max: usize) -> Self {
-        WriteBackQueue {
-            pending: StripedMap::new(max),
-            count: AtomicUsize::new(0),
-            dropped: AtomicU64::new(0),
-        }
+        WriteBackQueue { pending: StripedMap::new(max), count: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
     }
 
     /// Whether no counter has pending units.
@@ -104,12 +99,7 @@ impl WriteBackQueue {
 
     /// Whether this node's share decides for a counter because the store does not count its pending units yet.
     pub(super) fn must_decide_locally(&self, counter: u128) -> bool {
-        !self.is_empty()
-            && self
-                .pending
-                .stripe(counter)
-                .get(&counter)
-                .is_some_and(|pending| !pending.store_decides)
+        !self.is_empty() && self.pending.stripe(counter).get(&counter).is_some_and(|pending| !pending.store_decides)
     }
 
     /// A charge was admitted locally under `share`. By the last known state, the store's own level has drained at
@@ -150,14 +140,7 @@ impl WriteBackQueue {
     /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not count
     /// it. Its units that still count at `at` are pending. The store still decides for the counter. This node's share
     /// does not count `unshared` of the units.
-    pub(super) fn add_late(
-        &self,
-        charge: &OwnedCharge,
-        admitted: Nanos,
-        at: Nanos,
-        empty_at: Nanos,
-        unshared: u64,
-    ) {
+    pub(super) fn add_late(&self, charge: &OwnedCharge, admitted: Nanos, at: Nanos, empty_at: Nanos, unshared: u64) {
         let counter = charge.counter();
         let Some(cost) = remaining_cost(charge, admitted, at, empty_at) else {
             return;
@@ -219,9 +202,7 @@ impl WriteBackQueue {
             return 0;
         }
         let mut stripe = self.pending.stripe(counter);
-        stripe.get_mut(&counter).map_or(0, |pending| {
-            pending.units(at).saturating_add(pending.in_flight)
-        })
+        stripe.get_mut(&counter).map_or(0, |pending| pending.units(at).saturating_add(pending.in_flight))
     }
 
     /// The store counts units for which no request was admitted: they pay for as many pending units. False if fewer
@@ -239,9 +220,7 @@ impl WriteBackQueue {
         if units < cost {
             return false;
         }
-        pending.state = pending
-            .share
-            .with_used(units - cost, at.max(pending.drains_from));
+        pending.state = pending.share.with_used(units - cost, at.max(pending.drains_from));
         pending.unshared = pending.unshared.min(units - cost);
         if units == cost && pending.in_flight == 0 {
             stripe.remove(&counter);
@@ -256,9 +235,7 @@ impl WriteBackQueue {
             return 0;
         }
         let mut stripe = self.pending.stripe(counter);
-        stripe
-            .get_mut(&counter)
-            .map_or(0, |pending| std::mem::take(&mut pending.unshared))
+        stripe.get_mut(&counter).map_or(0, |pending| std::mem::take(&mut pending.unshared))
     }
 
     /// A locally admitted charge was refunded.
@@ -266,9 +243,7 @@ impl WriteBackQueue {
         let counter = charge.counter();
         if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
             let moment = pending.advance(at);
-            pending
-                .share
-                .refund(&mut pending.state, moment, charged, charge.cost);
+            pending.share.refund(&mut pending.state, moment, charged, charge.cost);
         }
     }
 
@@ -292,14 +267,10 @@ impl WriteBackQueue {
                 }
                 units > 0 || pending.in_flight > 0
             });
-            self.count
-                .fetch_sub(before - stripe.len(), Ordering::AcqRel);
+            self.count.fetch_sub(before - stripe.len(), Ordering::AcqRel);
         }
         ready.sort_unstable_by(|a, b| b.cmp(a));
-        ready
-            .into_iter()
-            .map(|(_, counter, hash_slot)| (hash_slot, counter))
-            .collect()
+        ready.into_iter().map(|(_, counter, hash_slot)| (hash_slot, counter)).collect()
     }
 
     /// Starts a push of a counter. Units that are added from now on wait for the next push.
@@ -313,11 +284,7 @@ impl WriteBackQueue {
             counter,
             charge: pending.charge.clone(),
             cost,
-            cause: if pending.store_decides {
-                PendingCause::Late
-            } else {
-                PendingCause::Outage
-            },
+            cause: if pending.store_decides { PendingCause::Late } else { PendingCause::Outage },
         })
     }
 
@@ -376,31 +343,18 @@ impl WriteBackQueue {
 
 /// When pending units begin to drain: those of a bucket, when the store's own level has drained.
 fn drains_from(limit: &Limit, empty_at: Nanos) -> Nanos {
-    if limit.algorithm().takes_burst() {
-        empty_at
-    } else {
-        Nanos::ZERO
-    }
+    if limit.algorithm().takes_burst() { empty_at } else { Nanos::ZERO }
 }
 
 /// The units of an earlier charge that still count at `at`. Windows end. A bucket drains one charge after another,
 /// and what else drains in the meantime is unknown here, so its units count until a full bucket would have drained:
 /// rather too long than too short.
-fn remaining_cost(
-    charge: &OwnedCharge,
-    admitted: Nanos,
-    at: Nanos,
-    empty_at: Nanos,
-) -> Option<Cost> {
+fn remaining_cost(charge: &OwnedCharge, admitted: Nanos, at: Nanos, empty_at: Nanos) -> Option<Cost> {
     let limit = &charge.limit;
     let from = drains_from(limit, empty_at).max(admitted).min(at);
     if limit.algorithm().takes_burst() {
         let drained = at.since(from) >= limit.full_window();
-        return if drained {
-            None
-        } else {
-            Cost::new(charge.units())
-        };
+        return if drained { None } else { Cost::new(charge.units()) };
     }
     let mut state = limit.with_used(charge.units(), from);
     let moment = limit.advance(&mut state, at);
@@ -460,18 +414,8 @@ mod tests {
         }
         let counter = charge(Algorithm::TokenBucket, 7, 1).counter();
         assert_eq!(queue.units(counter, later(2)), 5);
-        queue.add_late(
-            &charge(Algorithm::TokenBucket, 8, 1),
-            NOW,
-            later(10),
-            NOW,
-            0,
-        );
+        queue.add_late(&charge(Algorithm::TokenBucket, 8, 1), NOW, later(10), NOW, 0);
         let drained = charge(Algorithm::TokenBucket, 8, 1).counter();
-        assert_eq!(
-            queue.units(drained, later(10)),
-            0,
-            "a full bucket has drained"
-        );
+        assert_eq!(queue.units(drained, later(10)), 0, "a full bucket has drained");
     }
 }

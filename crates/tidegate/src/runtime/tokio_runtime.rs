@@ -54,9 +54,7 @@ impl Runtime for TokioRuntime {
             }
             Err(_) => {
                 let handle = self.handle.get();
-                handle
-                    .expect("the first task is spawned within a tokio runtime")
-                    .spawn(task);
+                handle.expect("the first task is spawned within a tokio runtime").spawn(task);
             }
         }
     }
@@ -76,10 +74,7 @@ mod tests {
     /// A value dropped outside of tokio must be able to spawn its cleanup.
     #[test]
     fn a_task_may_be_spawned_outside_of_tokio_once_its_runtime_is_known() {
-        let tokio = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let runtime = TokioRuntime::new().unwrap();
         tokio.block_on(async { runtime.spawn(async {}) });
         let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -89,10 +84,7 @@ mod tests {
 
     #[test]
     fn tasks_run_beside_their_spawner_and_sleep_no_less_than_requested() {
-        let tokio = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let runtime = TokioRuntime::new().unwrap();
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let slept = tokio.block_on(async {

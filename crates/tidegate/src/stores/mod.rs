@@ -4,10 +4,7 @@
 pub mod disk;
 pub mod memory;
 #[cfg(any(feature = "redis", feature = "disk"))]
-#[cfg_attr(
-    not(feature = "redis"),
-    expect(dead_code, reason = "the scripts use more of it than the journal")
-)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "the scripts use more of it than the journal"))]
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis;

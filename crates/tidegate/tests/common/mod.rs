@@ -1,9 +1,6 @@
 //! A limiter on memory with a clock moved by hand, and requests written as `name=value` words.
 #![allow(dead_code, reason = "each test binary uses its own part")]
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy sees tests only inside test functions"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
 
 use std::sync::Arc;
 
@@ -26,10 +23,7 @@ pub(crate) struct TestLimiter {
 }
 
 pub(crate) fn rules(text: &str) -> RuleSet {
-    let file = SourceFile {
-        name: "test.yaml",
-        text,
-    };
+    let file = SourceFile { name: "test.yaml", text };
     parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
@@ -47,11 +41,7 @@ pub(crate) fn request(words: &str) -> Request<'_> {
         match name {
             "ip" => request.ip = Some(value.parse().unwrap()),
             "key" => {
-                request.api_key = Some(ApiKey {
-                    digest: *Digest::of(value).as_bytes(),
-                    tier: None,
-                    name: None,
-                });
+                request.api_key = Some(ApiKey { digest: *Digest::of(value).as_bytes(), tier: None, name: None });
             }
             "cost" => request.cost = Cost::new(value.parse().unwrap()),
             "patience" => request.max_delay = Some(Nanos::from_millis(value.parse().unwrap())),
@@ -83,8 +73,7 @@ impl TestLimiter {
     /// Sets the clock back.
     pub(crate) fn set_back(&self, secs: u64) {
         use tidegate::clock::Clock;
-        self.clock
-            .set(self.clock.now().since(Nanos::from_secs(secs)));
+        self.clock.set(self.clock.now().since(Nanos::from_secs(secs)));
     }
 
     pub(crate) fn reload(&self, text: &str) {
@@ -92,10 +81,7 @@ impl TestLimiter {
     }
 
     pub(crate) fn replace(&self, policy: Policy) {
-        let replaced = self
-            .limiter
-            .policy()
-            .replace_with(|| Ok::<_, String>(policy));
+        let replaced = self.limiter.policy().replace_with(|| Ok::<_, String>(policy));
         replaced.unwrap();
     }
 

@@ -13,15 +13,8 @@ pub async fn a_changed_limit_keeps_what_was_used(rig: &impl Rig) {
         assert_eq!(used(rig, &counter, &now).await, 7, "{old} to {new}");
         let denied = charge(rig, [counter.enforce(&now, 14)]).await;
         assert!(!denied.admitted, "{old} to {new}");
-        assert!(
-            charge(rig, [counter.enforce(&now, 13)]).await.admitted,
-            "{old} to {new}"
-        );
-        assert_eq!(
-            used(rig, &counter, &was).await,
-            20,
-            "{new} back to {old}: debt"
-        );
+        assert!(charge(rig, [counter.enforce(&now, 13)]).await.admitted, "{old} to {new}");
+        assert_eq!(used(rig, &counter, &was).await, 20, "{new} back to {old}: debt");
     }
 }
 
@@ -40,14 +33,8 @@ pub async fn debt_under_a_smaller_limit_is_twice_that_limit(rig: &impl Rig) {
         let restored = ConformanceCounter::new();
         charge(rig, [restored.enforce(&large, 100)]).await;
         for units in [5, 30] {
-            let restore = Restore {
-                charge: restored.enforce(&small, 1),
-                state: small.with_used(units, now),
-            };
-            rig.store()
-                .restore(&[restore])
-                .await
-                .expect("a state that fits");
+            let restore = Restore { charge: restored.enforce(&small, 1), state: small.with_used(units, now) };
+            rig.store().restore(&[restore]).await.expect("a state that fits");
             assert_eq!(used(rig, &restored, &small).await, 20, "{old} to {new}");
         }
     }

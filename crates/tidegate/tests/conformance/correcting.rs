@@ -42,11 +42,7 @@ pub async fn a_refund_is_capped_by_what_has_not_drained(rig: &impl Rig) {
         set: set([counter.enforce(&limit, 4)]),
     };
     rig.store().refund(&refund).await.expect("a refund");
-    assert_eq!(
-        used(rig, &counter, &limit).await,
-        8,
-        "10 used, 2 of 4 drained, 2 refunded"
-    );
+    assert_eq!(used(rig, &counter, &limit).await, 8, "10 used, 2 of 4 drained, 2 refunded");
 }
 
 pub async fn a_lease_draws_half_of_what_remains_or_an_eighth_of_the_request(rig: &impl Rig) {
@@ -75,34 +71,20 @@ pub async fn a_forced_charge_is_a_debt(rig: &impl Rig) {
         charge(rig, [counter.enforce(&limit, 6)]).await;
         let forced = rig.store().force(&set([counter.enforce(&limit, 9)])).await;
         let forced = forced.expect("a store that replies");
-        assert!(
-            forced.admitted && !forced.readings[0].verdict.allows(),
-            "{algorithm}"
-        );
+        assert!(forced.admitted && !forced.readings[0].verdict.allows(), "{algorithm}");
         assert_eq!(forced.readings[0].figures.remaining, 0, "{algorithm}");
         assert_eq!(used(rig, &counter, &limit).await, 15, "{algorithm}");
-        assert!(
-            !charge(rig, [counter.enforce(&limit, 1)]).await.admitted,
-            "{algorithm}"
-        );
+        assert!(!charge(rig, [counter.enforce(&limit, 1)]).await.admitted, "{algorithm}");
     }
 }
 
 pub async fn a_restore_raises_a_counter_and_never_lowers_it(rig: &impl Rig) {
     for algorithm in Algorithm::ALL {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
-        let now = charge(rig, [ConformanceCounter::new().enforce(&limit, 1)])
-            .await
-            .at;
+        let now = charge(rig, [ConformanceCounter::new().enforce(&limit, 1)]).await.at;
         for (restored, want) in [(4, 4), (2, 4), (7, 7)] {
-            let restore = Restore {
-                charge: counter.enforce(&limit, 1),
-                state: limit.with_used(restored, now),
-            };
-            rig.store()
-                .restore(&[restore])
-                .await
-                .expect("a state that fits");
+            let restore = Restore { charge: counter.enforce(&limit, 1), state: limit.with_used(restored, now) };
+            rig.store().restore(&[restore]).await.expect("a state that fits");
             assert_eq!(used(rig, &counter, &limit).await, want, "{algorithm}");
         }
     }
@@ -113,25 +95,15 @@ pub async fn inspection_shows_usage_and_reset_clears_it(rig: &impl Rig) {
         let (counter, limit) = (ConformanceCounter::new(), limit(rig, algorithm, 10));
         assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
         charge(rig, [counter.enforce(&limit, 3)]).await;
-        let found = inspect(rig, counter.enforce(&limit, 1))
-            .await
-            .expect("a counter");
+        let found = inspect(rig, counter.enforce(&limit, 1)).await.expect("a counter");
         assert_eq!((found.used, found.figures.remaining), (3, 7), "{algorithm}");
         for reset_count in [1, 0] {
             let reset = rig.store().reset(&set([counter.enforce(&limit, 1)])).await;
-            assert_eq!(
-                reset.expect("a store that replies"),
-                reset_count,
-                "{algorithm}"
-            );
+            assert_eq!(reset.expect("a store that replies"), reset_count, "{algorithm}");
         }
         assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None);
         charge(rig, [counter.enforce(&limit, 3)]).await;
         rig.advance(Nanos::from_secs(3 * 3_600));
-        assert_eq!(
-            inspect(rig, counter.enforce(&limit, 1)).await,
-            None,
-            "refilled"
-        );
+        assert_eq!(inspect(rig, counter.enforce(&limit, 1)).await, None, "refilled");
     }
 }

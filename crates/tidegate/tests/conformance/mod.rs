@@ -108,10 +108,7 @@ pub struct ConformanceCounter {
 
 impl ConformanceCounter {
     pub fn new() -> Self {
-        ConformanceCounter {
-            rule: RuleName::new("conformance"),
-            subject: anyone(),
-        }
+        ConformanceCounter { rule: RuleName::new("conformance"), subject: anyone() }
     }
 
     pub fn charge<'a>(&'a self, limit: &'a Limit, cost: u64, role: Role) -> Charge<'a> {

@@ -19,19 +19,12 @@ pub async fn permits_are_acquired_renewed_released_and_expire(rig: &impl Rig) {
     assert_eq!(acquire(3).await, (false, 2));
     assert_eq!(acquire(2).await, (true, 2), "renewed, not acquired twice");
     rig.store().release(&request(1)).await.expect("a release");
-    rig.store()
-        .release(&request(1))
-        .await
-        .expect("nothing to release");
+    rig.store().release(&request(1)).await.expect("nothing to release");
     assert_eq!(acquire(3).await, (true, 2));
     rig.advance(Nanos::from_secs(6));
     assert_eq!(acquire(3).await, (true, 2));
     rig.advance(Nanos::from_secs(5));
-    assert_eq!(
-        acquire(4).await,
-        (true, 2),
-        "the permit of 2 expired, that of 3 was renewed"
-    );
+    assert_eq!(acquire(4).await, (true, 2), "the permit of 2 expired, that of 3 was renewed");
 }
 
 /// A late renewal does not reacquire a released permit: else a request that has ended would be counted until its
@@ -62,16 +55,9 @@ pub async fn a_renewal_acquires_no_permit(rig: &impl Rig) {
 pub async fn a_permit_acquired_again_expires_no_sooner(rig: &impl Rig) {
     let counter = ConformanceCounter::new();
     let whole = permit(&counter, 1, 1);
-    let older = PermitRequest {
-        ttl: Nanos::from_secs(3),
-        ..whole
-    };
+    let older = PermitRequest { ttl: Nanos::from_secs(3), ..whole };
     for request in [whole, older] {
-        let reply = rig
-            .store()
-            .acquire(&request)
-            .await
-            .expect("a store that replies");
+        let reply = rig.store().acquire(&request).await.expect("a store that replies");
         assert!(reply.granted);
     }
     rig.advance(Nanos::from_secs(8));
@@ -93,11 +79,7 @@ pub async fn permits_of_subjects_and_rules_are_separate(rig: &impl Rig) {
         (PermitRequest { holder: 3, ..own }, false),
     ];
     for (request, granted) in requests {
-        let reply = rig
-            .store()
-            .acquire(&request)
-            .await
-            .expect("a store that replies");
+        let reply = rig.store().acquire(&request).await.expect("a store that replies");
         assert_eq!((reply.granted, reply.in_use), (granted, 1));
     }
 }
@@ -106,11 +88,7 @@ pub async fn permits_of_subjects_and_rules_are_separate(rig: &impl Rig) {
 pub async fn a_reset_frees_the_permits_of_a_rule_and_subject(rig: &impl Rig) {
     let ([counter, other], limit) = ([(); 2].map(|()| ConformanceCounter::new()), tokens(rig, 10));
     let granted = async |request: PermitRequest<'_>| {
-        let reply = rig
-            .store()
-            .acquire(&request)
-            .await
-            .expect("a store that replies");
+        let reply = rig.store().acquire(&request).await.expect("a store that replies");
         reply.granted
     };
     for counter in [&counter, &other] {

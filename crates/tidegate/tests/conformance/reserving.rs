@@ -1,9 +1,7 @@
 //! Reservations: costs that are known only at the end.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{
-    Charge, ChargeSet, Outcome, Reserve, Role, Settle, Settled, Store, Used,
-};
+use tidegate_core::store::{Charge, ChargeSet, Outcome, Reserve, Role, Settle, Settled, Store, Used};
 use tidegate_core::units::Nanos;
 
 use super::{ConformanceCounter, Rig, anyone, charge, limit, set, tokens, used};
@@ -18,27 +16,15 @@ pub struct ConformanceReservation<'a> {
     set: ChargeSet<'a>,
 }
 
-pub async fn reserve<'a, R: Rig>(
-    rig: &R,
-    charges: impl IntoIterator<Item = Charge<'a>>,
-) -> ConformanceReservation<'a> {
-    let reserve = Reserve {
-        id: anyone().bits(),
-        ttl: LASTS,
-        set: set(charges),
-    };
+pub async fn reserve<'a, R: Rig>(rig: &R, charges: impl IntoIterator<Item = Charge<'a>>) -> ConformanceReservation<'a> {
+    let reserve = Reserve { id: anyone().bits(), ttl: LASTS, set: set(charges) };
     let outcome = rig.store().reserve(&reserve).await;
-    ConformanceReservation {
-        outcome: outcome.expect("a store that replies"),
-        id: reserve.id,
-        set: reserve.set,
-    }
+    ConformanceReservation { outcome: outcome.expect("a store that replies"), id: reserve.id, set: reserve.set }
 }
 
 impl ConformanceReservation<'_> {
     pub async fn settle<R: Rig>(&self, rig: &R, used: &[u64]) -> Settled {
-        self.settle_as(rig, Used::Known(used.iter().copied().collect()))
-            .await
+        self.settle_as(rig, Used::Known(used.iter().copied().collect())).await
     }
 
     pub async fn settle_as<R: Rig>(&self, rig: &R, used: Used) -> Settled {
@@ -113,10 +99,7 @@ pub async fn an_expired_estimate_is_refunded_by_the_next_reservation(rig: &impl 
 }
 
 pub async fn a_settlement_after_the_refund_of_its_estimate_is_charged_once(rig: &impl Rig) {
-    let (counter, limit) = (
-        ConformanceCounter::new(),
-        limit(rig, Algorithm::FixedWindow, 100),
-    );
+    let (counter, limit) = (ConformanceCounter::new(), limit(rig, Algorithm::FixedWindow, 100));
     let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
     let made = reserve(rig, [counter.enforce(&limit, 20)]).await;
     // In time, though it has expired: no reservation has refunded it yet.
@@ -137,10 +120,7 @@ pub async fn a_settlement_after_the_refund_of_its_estimate_is_charged_once(rig: 
 }
 
 pub async fn a_settlement_that_is_too_late_changes_nothing(rig: &impl Rig) {
-    let (counter, limit) = (
-        ConformanceCounter::new(),
-        limit(rig, Algorithm::FixedWindow, 100),
-    );
+    let (counter, limit) = (ConformanceCounter::new(), limit(rig, Algorithm::FixedWindow, 100));
     let late = reserve(rig, [counter.enforce(&limit, 60)]).await;
     let back = reserve(rig, [counter.enforce(&limit, 20)]).await;
     assert_eq!(back.settle_as(rig, Used::Unknown).await, Settled::Done);
@@ -156,18 +136,9 @@ pub async fn a_settlement_that_is_too_late_changes_nothing(rig: &impl Rig) {
 }
 
 pub async fn a_reservation_is_all_or_nothing_and_a_denied_one_leaves_nothing(rig: &impl Rig) {
-    let (wide, tight) = (
-        limit(rig, Algorithm::FixedWindow, 100),
-        limit(rig, Algorithm::FixedWindow, 10),
-    );
+    let (wide, tight) = (limit(rig, Algorithm::FixedWindow, 100), limit(rig, Algorithm::FixedWindow, 10));
     let [a, b, shadow] = [(); 3].map(|()| ConformanceCounter::new());
-    let all = |cost| {
-        [
-            a.enforce(&wide, cost),
-            b.enforce(&tight, cost),
-            shadow.charge(&tight, cost, Role::Shadow),
-        ]
-    };
+    let all = |cost| [a.enforce(&wide, cost), b.enforce(&tight, cost), shadow.charge(&tight, cost, Role::Shadow)];
     let denied = reserve(rig, all(11)).await;
     assert!(!denied.outcome.admitted);
     assert_eq!(used(rig, &a, &wide).await, 0);
@@ -195,10 +166,7 @@ pub async fn a_late_settlement_refunds_only_what_has_not_drained(rig: &impl Rig)
 }
 
 pub async fn reservations_of_one_counter_do_not_touch_each_other(rig: &impl Rig) {
-    let (counter, limit) = (
-        ConformanceCounter::new(),
-        limit(rig, Algorithm::FixedWindow, 1_000),
-    );
+    let (counter, limit) = (ConformanceCounter::new(), limit(rig, Algorithm::FixedWindow, 1_000));
     let mut all = Vec::new();
     for _ in 0..20 {
         all.push(reserve(rig, [counter.enforce(&limit, 10)]).await);

@@ -58,8 +58,7 @@ fn the_result_of_a_rule_is_reported_on_the_first_descriptor_without_a_limit() {
     };
     fixture.check_beside(plan("free"), words, &want("2", "ok 1 of 2/minute api"));
     fixture.check_beside(plan("free"), words, &want("1", "ok 0 of 2/minute api"));
-    let denied =
-        "deny: ok 1 of 3/minute per-user | free | unlimited | over 0 of 2/minute api | free";
+    let denied = "deny: ok 1 of 3/minute per-user | free | unlimited | over 0 of 2/minute api | free";
     fixture.check_beside(plan("free"), words, denied);
     fixture.check_beside(plan("none"), "other=1", "pass: free");
 }
@@ -71,11 +70,7 @@ fn rules_of_other_windows_and_of_buckets_are_reported_too() {
     fixture.check_beside(plan("odd"), "other=1", "pass: ok 2 of 3/? odd");
     fixture.check_beside(plan("seen"), "other=1", "pass: free");
     fixture.check_beside(plan("seen"), "other=1", "pass: free");
-    fixture.check_beside(
-        plan("bucket"),
-        "unknown: user=1",
-        "pass: ok 3 of 60/minute bucket",
-    );
+    fixture.check_beside(plan("bucket"), "unknown: user=1", "pass: ok 3 of 60/minute bucket");
 }
 
 #[test]
@@ -104,10 +99,8 @@ fn all_limits_of_both_kinds_are_charged_or_none() {
 /// A native rule never charges a request that it denies, whatever the reference service does with its own limits.
 #[test]
 fn with_reference_options_native_rules_keep_their_own_counts() {
-    let fixture = both().with_options(DescriptorOptions {
-        charge_on_denial: ChargeOnDenial::All,
-        ..DescriptorOptions::default()
-    });
+    let fixture = both()
+        .with_options(DescriptorOptions { charge_on_denial: ChargeOnDenial::All, ..DescriptorOptions::default() });
     fixture.check("user=a hits=3", "pass: ok 0 of 3/minute per-user");
     let denied = "deny: over 0 of 3/minute per-user | ok 2 of 2/minute api";
     fixture.check_beside(plan("free"), "user=a | other=1", denied);
@@ -117,45 +110,22 @@ fn with_reference_options_native_rules_keep_their_own_counts() {
 #[test]
 fn lists_decide_before_descriptors() {
     let fixture = both();
-    let from = |ip: &str| Request {
-        ip: Some(ip.parse().unwrap()),
-        ..Request::default()
-    };
+    let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
     fixture.check_beside(from("192.0.2.1"), "user=a hits=9", "pass: free");
     fixture.check_beside(from("192.0.2.2"), "user=a | user=b", "deny: over | free");
-    fixture.check_beside(
-        from("192.0.2.3"),
-        "user=a",
-        "pass: ok 2 of 3/minute per-user",
-    );
-    let shadow = both().with_options(DescriptorOptions {
-        all_shadow: true,
-        ..DescriptorOptions::default()
-    });
-    shadow.check_beside(
-        from("192.0.2.2"),
-        "user=a",
-        "pass: ok 2 of 3/minute per-user",
-    );
+    fixture.check_beside(from("192.0.2.3"), "user=a", "pass: ok 2 of 3/minute per-user");
+    let shadow = both().with_options(DescriptorOptions { all_shadow: true, ..DescriptorOptions::default() });
+    shadow.check_beside(from("192.0.2.2"), "user=a", "pass: ok 2 of 3/minute per-user");
     let shadow = both().in_shadow();
-    shadow.check_beside(
-        from("192.0.2.2"),
-        "user=a",
-        "pass: ok 2 of 3/minute per-user",
-    );
+    shadow.check_beside(from("192.0.2.2"), "user=a", "pass: ok 2 of 3/minute per-user");
 }
 
 #[test]
 fn a_queue_among_the_rules_delays_only_clients_that_can_wait() {
     let fixture = both();
     let fate = |patience: Option<Nanos>| {
-        let request = Request {
-            max_delay: patience,
-            ..plan("queue")
-        };
-        fixture.judge(request, &described("other=1"), |judged| {
-            judged.decision.kind()
-        })
+        let request = Request { max_delay: patience, ..plan("queue") };
+        fixture.judge(request, &described("other=1"), |judged| judged.decision.kind())
     };
     assert_eq!(fate(Some(Nanos::ZERO)), DecisionKind::Allow);
     let wait = DecisionKind::Deny(Retry::After(Nanos::from_secs(1)));
@@ -170,22 +140,12 @@ fn a_decision_names_the_binding_limit() {
         fixture.judge(Request::default(), &described(words), |judged| {
             let view = judged.decision.binding();
             view.map(|view| {
-                let (name, rate) = (
-                    view.rule.name().as_str().to_owned(),
-                    view.rate_text.to_owned(),
-                );
-                (
-                    name,
-                    rate,
-                    view.limit.capacity(),
-                    view.reading.figures.remaining,
-                )
+                let (name, rate) = (view.rule.name().as_str().to_owned(), view.rate_text.to_owned());
+                (name, rate, view.limit.capacity(), view.reading.figures.remaining)
             })
         })
     };
-    let named = |name: &str, rate: &str, capacity, left| {
-        Some((name.to_owned(), rate.to_owned(), capacity, left))
-    };
+    let named = |name: &str, rate: &str, capacity, left| Some((name.to_owned(), rate.to_owned(), capacity, left));
     assert_eq!(binding("user=a"), named("d.user", "3/minute", 3, 2));
     let brought = named("d.override", "7/hour", 7, 6);
     assert_eq!(binding("user=a limit=9/day | x=1 limit=7/hour"), brought);
@@ -235,29 +195,18 @@ impl Observer for RecordingObserver {
 
 #[test]
 fn observers_receive_each_request_once() {
-    let (observer, metrics) = (
-        Arc::<RecordingObserver>::default(),
-        Arc::<Metrics>::default(),
-    );
+    let (observer, metrics) = (Arc::<RecordingObserver>::default(), Arc::<Metrics>::default());
     let mut fixture = both();
     metrics.load(&fixture.limiter.policy().get().rules);
-    let limiter = fixture
-        .limiter
-        .observed_by(Arc::<RecordingObserver>::clone(&observer));
+    let limiter = fixture.limiter.observed_by(Arc::<RecordingObserver>::clone(&observer));
     fixture.limiter = limiter.observed_by(Arc::<Metrics>::clone(&metrics));
-    for words in [
-        "user=a none | user=b hits=3 | user=c back=1",
-        "user=b used=1",
-        "user=b",
-    ] {
+    for words in ["user=a none | user=b hits=3 | user=c back=1", "user=b used=1", "user=b"] {
         fixture.judge(Request::default(), &described(words), |_| ());
     }
     assert_eq!(*observer.0.lock().unwrap(), [true, false, false]);
     let facts = StoreFacts::Memory(MemoryFacts::default());
     let page = metrics.expose("test", &facts);
-    let denied = page
-        .lines()
-        .find(|line| line.contains("d.user") && line.contains("deny"));
+    let denied = page.lines().find(|line| line.contains("d.user") && line.contains("deny"));
     assert!(denied.is_some_and(|line| line.ends_with(" 2")), "{page}");
 }
 

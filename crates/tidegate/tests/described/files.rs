@@ -46,10 +46,7 @@ fn a_folder_of_both_kinds_comes_into_force_as_one_and_an_invalid_file_changes_no
     wait_for("new limit", || rate().contains("requests_per_unit=5"));
     fixture.check("user=a", "pass: ok 3 of 5/minute");
 
-    write(
-        "envoy.yaml",
-        "domain: d\ndescriptors:\n  - { key: user, rate_limit: { unit: eon } }\n",
-    );
+    write("envoy.yaml", "domain: d\ndescriptors:\n  - { key: user, rate_limit: { unit: eon } }\n");
     follower.poke();
     let state = || format!("{:?}", follower.rules_state());
     wait_for("error", || state().contains("the rate limit unit `eon`"));
@@ -82,10 +79,7 @@ fn parse_options_of_domains_are_kept_for_reloads() {
     write("a.yaml", &descriptors(3));
     write("b.yaml", "domain: d\ndescriptors: [{ key: other }]\n");
     assert!(Policy::load(folder.path()).is_err());
-    let merging = ParseOptions {
-        merge_domains: true,
-        ..Capabilities::MEMORY.into()
-    };
+    let merging = ParseOptions { merge_domains: true, ..Capabilities::MEMORY.into() };
     let fixture = DescriptorFixture::of(Policy::load_for(folder.path(), merging).unwrap());
     let live = fixture.limiter.policy();
     let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();

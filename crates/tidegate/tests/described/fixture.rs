@@ -34,9 +34,7 @@ pub(crate) fn policy(files: &[&str]) -> Result<Policy, String> {
 pub(crate) fn policy_in(options: ParseOptions, files: &[&str]) -> Result<Policy, String> {
     let names: Vec<String> = (1..=files.len()).map(|n| format!("{n}.yaml")).collect();
     let named = names.iter().zip(files);
-    let files: Vec<_> = named
-        .map(|(name, text)| SourceFile { name, text })
-        .collect();
+    let files: Vec<_> = named.map(|(name, text)| SourceFile { name, text }).collect();
     Policy::parse_for(&files, options).map_err(|errors| errors.to_string())
 }
 

@@ -1,9 +1,6 @@
 //! Requests that Envoy describes, decided as the reference service decides them: every rule of its files, its matching
 //! and its responses, on memory and a manual clock.
-#![allow(
-    clippy::unwrap_used,
-    reason = "clippy sees tests only inside test functions"
-)]
+#![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
 
 mod beside_rules;
 mod decisions;

@@ -25,22 +25,13 @@ descriptors:
     );
     fixture.check("wide=1 | narrow=1", "pass: free | ok 2 of 3/minute narrow");
     fixture.check("narrow=1 | wide=1", "pass: ok 1 of 3/minute narrow | free");
-    fixture.check(
-        "wide=1 | narrow=1 | partner=1",
-        "pass: free | free | unlimited",
-    );
+    fixture.check("wide=1 | narrow=1 | partner=1", "pass: free | free | unlimited");
     fixture.check("wide=1", "pass: ok 0 of 1/minute wide");
     fixture.check("wide=1", "deny: over 0 of 1/minute wide");
     fixture.check("wide=1 | narrow=1", "pass: free | ok 0 of 3/minute narrow");
-    fixture.check(
-        "unnamed=1 | partner=1",
-        "pass: ok 0 of 1/minute | unlimited",
-    );
+    fixture.check("unnamed=1 | partner=1", "pass: ok 0 of 1/minute | unlimited");
     // A limit supplied by the request has no name that another limit could replace.
-    fixture.check(
-        "wide=2 limit=4/minute | narrow=2",
-        "pass: ok 3 of 4/minute | ok 2 of 3/minute narrow",
-    );
+    fixture.check("wide=2 limit=4/minute | narrow=2", "pass: ok 3 of 4/minute | ok 2 of 3/minute narrow");
 }
 
 #[test]
@@ -78,16 +69,7 @@ fn counters_differ_by_domain_and_entries_and_by_nothing_else() {
     };
     let fixture = DescriptorFixture::of(policy(&[&text("d"), &text("d2")]).unwrap());
     let one = "pass: ok 0 of 1/minute";
-    for words in [
-        "d: a=x",
-        "d2: a=x",
-        "d: a=y",
-        "d: a=x,b=y",
-        "d: a=x,b=",
-        "d: a=,b=x",
-        "d: a=b",
-        "d: a_b=x",
-    ] {
+    for words in ["d: a=x", "d2: a=x", "d: a=y", "d: a=x,b=y", "d: a=x,b=", "d: a=,b=x", "d: a=b", "d: a_b=x"] {
         fixture.check(words, one);
         fixture.check(words, "deny: over 0 of 1/minute");
     }
@@ -97,16 +79,11 @@ fn counters_differ_by_domain_and_entries_and_by_nothing_else() {
 #[test]
 fn every_prefix_has_counters_of_its_own() {
     let text = |domain: &str| {
-        format!(
-            "domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: minute, requests_per_unit: 1 }} }}]\n"
-        )
+        format!("domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: minute, requests_per_unit: 1 }} }}]\n")
     };
     let fixture = DescriptorFixture::new(&text("d"));
     let counted_by = |prefix: &str, domain: &str, want: &str| {
-        let options = ParseOptions {
-            prefix: prefix.into(),
-            ..Capabilities::MEMORY.into()
-        };
+        let options = ParseOptions { prefix: prefix.into(), ..Capabilities::MEMORY.into() };
         let next = || policy_in(options.clone(), &[&text(domain)]);
         fixture.limiter.policy().replace_with(next).unwrap();
         fixture.check(&format!("{domain}: a=x"), want);
@@ -165,13 +142,7 @@ descriptors:
     let request = described("plain=1 | shown=1.2.3.4 | free=1 | x=1,y= limit=1/minute | other=1");
     fixture.judge(Request::default(), &request, |judged| {
         let stats: Vec<_> = judged.statuses.iter().map(|s| s.stats.as_deref()).collect();
-        let want = [
-            Some("d.plain"),
-            Some("d.shown_1.2.3.4"),
-            None,
-            Some("d.x.y"),
-            None,
-        ];
+        let want = [Some("d.plain"), Some("d.shown_1.2.3.4"), None, Some("d.x.y"), None];
         assert_eq!(stats, want);
         let text = |text: &str| Metadata::Text(text.into());
         let list = Metadata::List(vec![Metadata::Bool(true), Metadata::Null, text("x")]);
@@ -180,11 +151,7 @@ descriptors:
             ("weight".into(), Metadata::Number(2.0)),
             ("on".into(), list),
         ]);
-        let metadata: Vec<_> = judged
-            .statuses
-            .iter()
-            .map(|status| status.metadata)
-            .collect();
+        let metadata: Vec<_> = judged.statuses.iter().map(|status| status.metadata).collect();
         assert_eq!(metadata, [Some(&gold), None, None, None, None]);
         assert!(judged.domain_known);
     });

@@ -57,13 +57,7 @@ fn a_passed_descriptor_is_reported_without_a_charge_that_is_being_refunded() {
         assert_eq!(summary(&judged.unwrap()), want, "{words}");
     };
     check("path=/ hits=2", "pass: ok 0 of 2/hour");
-    check(
-        "user=a | path=/",
-        "deny: ok 8 of 9/minute | over 0 of 2/hour",
-    );
-    check(
-        "user=a hits=3 | path=/",
-        "deny: ok 5 of 9/minute | over 0 of 2/hour",
-    );
+    check("user=a | path=/", "deny: ok 8 of 9/minute | over 0 of 2/hour");
+    check("user=a hits=3 | path=/", "deny: ok 5 of 9/minute | over 0 of 2/hour");
     check("user=a", "pass: ok 4 of 9/minute");
 }

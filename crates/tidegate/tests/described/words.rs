@@ -13,18 +13,12 @@ pub(crate) fn described(words: &str) -> DescribedRequest<'_> {
         Some((domain, words)) => (domain, words),
         None => ("d", words),
     };
-    DescribedRequest {
-        domain,
-        descriptors: words.split('|').map(descriptor).collect(),
-    }
+    DescribedRequest { domain, descriptors: words.split('|').map(descriptor).collect() }
 }
 
 fn descriptor(words: &str) -> Descriptor<'_> {
-    let mut descriptor = Descriptor {
-        entries: Default::default(),
-        limit_override: None,
-        hits: Hits::Charge(Cost::ONE),
-    };
+    let mut descriptor =
+        Descriptor { entries: Default::default(), limit_override: None, hits: Hits::Charge(Cost::ONE) };
     let cost = |text: &str| Cost::new(text.parse().unwrap()).unwrap();
     for word in words.split_whitespace() {
         match word.split_once('=') {
@@ -66,10 +60,7 @@ fn status(status: &Status<'_>) -> String {
         None => "free".to_owned(),
         Some(limit) => {
             let unit = limit.unit.map_or("?", Unit::name);
-            let name = limit
-                .name
-                .map(|name| format!(" {name}"))
-                .unwrap_or_default();
+            let name = limit.name.map(|name| format!(" {name}")).unwrap_or_default();
             let (remaining, requests) = (status.remaining, limit.requests);
             format!("{code} {remaining} of {requests}/{unit}{name}")
         }

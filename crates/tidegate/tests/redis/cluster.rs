@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{
-    ChargeSet, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError,
-};
+use tidegate_core::store::{ChargeSet, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_testkit::{TestCluster, TestRedis};
 
@@ -54,10 +52,7 @@ pub(crate) async fn wait<T>(what: &str, mut poll: impl AsyncFnMut() -> Option<T>
 }
 
 fn heartbeat(node: u64) -> Heartbeat {
-    Heartbeat {
-        node: NodeId(node),
-        restored: None,
-    }
+    Heartbeat { node: NodeId(node), restored: None }
 }
 
 pub(crate) fn shard_of(redis: &Redis, subject: u128) -> ShardId {
@@ -82,10 +77,7 @@ fn shards(redis: &Redis) -> BTreeMap<ShardId, RedisStore> {
 async fn epochs(redis: &Redis) -> BTreeMap<ShardId, Epoch> {
     let mut epochs = BTreeMap::new();
     for (id, store) in shards(redis) {
-        epochs.insert(
-            id,
-            store.heartbeat(heartbeat(1)).await.expect("a status").epoch,
-        );
+        epochs.insert(id, store.heartbeat(heartbeat(1)).await.expect("a status").epoch);
     }
     epochs
 }
@@ -98,16 +90,11 @@ fn primaries(cluster: &TestCluster) -> Vec<&TestRedis> {
 
 /// The number of redirects that the servers have sent.
 fn redirects(cluster: &TestCluster, kind: &str) -> u64 {
-    let stats = cluster
-        .servers
-        .iter()
-        .map(|s| s.run_command(&["INFO", "errorstats"]));
+    let stats = cluster.servers.iter().map(|s| s.run_command(&["INFO", "errorstats"]));
     let wanted = format!("errorstat_{kind}:count=");
     let count = |stats: String| -> u64 {
         let mut counts = stats.lines().filter_map(|line| line.strip_prefix(&wanted));
-        counts
-            .next()
-            .map_or(0, |count| count.parse().expect("a number"))
+        counts.next().map_or(0, |count| count.parse().expect("a number"))
     };
     stats.map(count).sum()
 }
@@ -133,10 +120,7 @@ fn counters_are_on_the_primaries_of_their_hash_slots() {
         }
         for (id, store) in shards(&two) {
             let subjects: Vec<_> = SUBJECTS.filter(|s| shard_of(&two, *s) == id).collect();
-            let sets: Vec<_> = subjects
-                .iter()
-                .map(|subject| set([charge(*subject, &rule, 0, &limit)]))
-                .collect();
+            let sets: Vec<_> = subjects.iter().map(|subject| set([charge(*subject, &rule, 0, &limit)])).collect();
             let sets: Vec<_> = sets.iter().collect();
             for outcome in store.charge_each(&sets).await {
                 let outcome = outcome.expect("a reply");
@@ -146,9 +130,7 @@ fn counters_are_on_the_primaries_of_their_hash_slots() {
             let none = others.map(|other| store.hash_slot(Fingerprint::new(other)));
             assert!(none.into_iter().all(|hash_slot| hash_slot.is_none()));
         }
-        let each = primaries(&cluster)
-            .into_iter()
-            .map(|server| server.run_command(&["KEYS", "tg:{*"]).lines().count());
+        let each = primaries(&cluster).into_iter().map(|server| server.run_command(&["KEYS", "tg:{*"]).lines().count());
         let each: Vec<_> = each.collect();
         assert_eq!(each.iter().sum::<usize>(), SUBJECTS.count(), "{each:?}");
         assert!(each.iter().all(|count| *count > 0), "{each:?}");
@@ -162,9 +144,7 @@ fn counters_are_on_the_primaries_of_their_hash_slots() {
 async fn two_hash_slots_are_rejected(redis: &Redis, limit: &Limit) {
     let rule = RuleName::new("api");
     let id = shard_of(redis, 1);
-    let mut near = SUBJECTS
-        .skip(1)
-        .filter(|subject| shard_of(redis, *subject) == id);
+    let mut near = SUBJECTS.skip(1).filter(|subject| shard_of(redis, *subject) == id);
     let other = near.next().expect("another subject of the shard");
     let store = store_of(redis, 1);
     let both = set([charge(1, &rule, 0, limit), charge(other, &rule, 0, limit)]);
@@ -176,10 +156,7 @@ async fn two_hash_slots_are_rejected(redis: &Redis, limit: &Limit) {
     ] {
         assert!(matches!(outcome, Err(StoreError::Rejected { .. })));
     }
-    assert!(matches!(
-        store.reset(&both).await,
-        Err(StoreError::Rejected { .. })
-    ));
+    assert!(matches!(store.reset(&both).await, Err(StoreError::Rejected { .. })));
 }
 
 /// The key of the secret is on one primary, whichever one a node starts from.
@@ -208,11 +185,7 @@ fn each_primary_has_an_epoch_of_its_own() {
         for (id, store) in shards(&two) {
             let other = one.shard(id).expect("the same shards");
             let seen = store.heartbeat(heartbeat(2)).await.expect("a status");
-            let nodes: BTreeSet<_> = seen
-                .heartbeats
-                .iter()
-                .map(|heartbeat| heartbeat.node.0)
-                .collect();
+            let nodes: BTreeSet<_> = seen.heartbeats.iter().map(|heartbeat| heartbeat.node.0).collect();
             assert_eq!(nodes, BTreeSet::from([1, 2]));
             let known = other.heartbeat(heartbeat(1)).await.expect("a status").epoch;
             assert_eq!((known, other.epoch()), (seen.epoch, Some(seen.epoch)));
@@ -224,10 +197,7 @@ fn each_primary_has_an_epoch_of_its_own() {
         let emptied = primaries(&cluster)[1];
         assert_eq!(emptied.run_command(&["FLUSHALL"]), "OK");
         let after = epochs(&one).await;
-        let changed: Vec<_> = before
-            .iter()
-            .filter(|(id, epoch)| after[*id] != **epoch)
-            .collect();
+        let changed: Vec<_> = before.iter().filter(|(id, epoch)| after[*id] != **epoch).collect();
         assert_eq!(changed.len(), 1, "only the emptied one");
         assert_eq!(epochs(&two).await, after, "and nodes agree");
     });
@@ -293,10 +263,7 @@ impl ClusterSubject {
         for found in store.inspect(&self.set()).await.expect("a reply") {
             let used = found.expect("a counter").used;
             let possible = admitted..=admitted + failed;
-            assert!(
-                possible.contains(&used),
-                "{used} used, {possible:?} expected"
-            );
+            assert!(possible.contains(&used), "{used} used, {possible:?} expected");
         }
     }
 }
@@ -317,10 +284,7 @@ fn limits_are_exact_while_hash_slots_move() {
         let subjects: Vec<_> = subjects.map(|(i, id)| ClusterSubject::new(i, id)).collect();
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = tokio::task::JoinSet::new();
-        for (subject, node) in subjects
-            .iter()
-            .flat_map(|s| nodes.iter().map(move |n| (s, n)))
-        {
+        for (subject, node) in subjects.iter().flat_map(|s| nodes.iter().map(move |n| (s, n))) {
             let (subject, node, stop) = (Arc::clone(subject), node.clone(), Arc::clone(&stop));
             clients.spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
@@ -350,19 +314,13 @@ fn limits_are_exact_while_hash_slots_move() {
         let moved = tokio::task::spawn_blocking(move || {
             for _ in 0..MAX_MOVES {
                 moves.move_hash_slots(4_096);
-                if ["ASK", "MOVED"]
-                    .iter()
-                    .all(|kind| redirects(&moves, kind) > 0)
-                {
+                if ["ASK", "MOVED"].iter().all(|kind| redirects(&moves, kind) > 0) {
                     break;
                 }
             }
         });
         moved.await.expect("moved");
-        let (refreshes, took) = (
-            nodes[0].topology_refreshes() - refreshes_before,
-            began.elapsed(),
-        );
+        let (refreshes, took) = (nodes[0].topology_refreshes() - refreshes_before, began.elapsed());
         stop.store(true, Ordering::Relaxed);
         clients.join_all().await;
 
@@ -378,10 +336,7 @@ fn limits_are_exact_while_hash_slots_move() {
         }
         assert!(failed * 100 <= calls, "{failed} of {calls} failed");
         let max = took.as_millis() / 100 + 1;
-        assert!(
-            u128::from(refreshes) <= max,
-            "{refreshes} refreshes, not {max}"
-        );
+        assert!(u128::from(refreshes) <= max, "{refreshes} refreshes, not {max}");
         for subject in &subjects {
             subject.check(&nodes[1]).await;
         }
@@ -399,10 +354,7 @@ fn a_moving_hash_slot_is_read_where_its_keys_are() {
         panic!("not two primaries: {primaries:?}");
     };
     let at = |port: u16| cluster.servers.iter().find(|server| server.port() == port);
-    let (source, target) = (
-        at(*source).expect("a server"),
-        at(*target).expect("a server"),
-    );
+    let (source, target) = (at(*source).expect("a server"), at(*target).expect("a server"));
     on_runtime(async {
         let redis = node(&url_of(&[source])).await;
         let mut first = (1..2_000).filter(|subject| hash_slot_of(&redis, *subject) < 5_000);
@@ -490,18 +442,12 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
         let lost = first.next().expect("a subject of the first primary");
         let gone = shard_of(&redis, lost);
         let others: Vec<u128> = SUBJECTS.filter(|s| shard_of(&redis, *s) != gone).collect();
-        store_of(&redis, lost)
-            .charge(&only(lost))
-            .await
-            .expect("a reply");
+        store_of(&redis, lost).charge(&only(lost)).await.expect("a reply");
         // The primary replies before the replica has the write.
         let has = |server: &&TestRedis| server.run_command(&["KEYS", "tg:{*"]).contains("tg:{");
         let copies = || cluster.servers.iter().filter(has).count();
         wait("a copy", async || (copies() == 2).then_some(())).await;
-        let at = cluster
-            .servers
-            .iter()
-            .position(|server| server.port() == port);
+        let at = cluster.servers.iter().position(|server| server.port() == port);
         let server = &mut cluster.servers[at.expect("a server")];
         match loss {
             PrimaryLoss::Killed => server.kill(),
@@ -517,38 +463,19 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
                 }
             }
             // Only polled: a call to a frozen primary would block.
-            let _ = tokio::time::timeout(
-                Duration::from_millis(20),
-                store_of(&redis, lost).peek(&only(lost)),
-            )
-            .await;
+            let _ = tokio::time::timeout(Duration::from_millis(20), store_of(&redis, lost).peek(&only(lost))).await;
             Some(shard_of(&redis, lost)).filter(|shard| *shard != gone)
         })
         .await;
         // On a machine that stalls, a connection is given up now and then.
-        assert!(
-            10 * errors.len() <= served,
-            "healthy shards served {served} calls and failed with {errors:?}"
-        );
+        assert!(10 * errors.len() <= served, "healthy shards served {served} calls and failed with {errors:?}");
         // Every failed call requested a refresh.
-        let (refreshes, max) = (
-            redis.topology_refreshes() - refreshes_before,
-            began.elapsed().as_millis() / 100 + 1,
-        );
-        assert!(
-            u128::from(refreshes) <= max,
-            "{refreshes} refreshes, not {max}"
-        );
+        let (refreshes, max) = (redis.topology_refreshes() - refreshes_before, began.elapsed().as_millis() / 100 + 1);
+        assert!(u128::from(refreshes) <= max, "{refreshes} refreshes, not {max}");
         assert!(!before.contains_key(&new) && redis.shard(gone).is_none());
         assert_eq!(shards(&redis).len(), 3);
-        let outcome = wait("the new shard", async || {
-            store_of(&redis, lost).charge(&only(lost)).await.ok()
-        })
-        .await;
-        assert!(
-            outcome.admitted && outcome.snapshots[0].existed,
-            "replicated"
-        );
+        let outcome = wait("the new shard", async || store_of(&redis, lost).charge(&only(lost)).await.ok()).await;
+        assert!(outcome.admitted && outcome.snapshots[0].existed, "replicated");
         assert_eq!(before[&gone].hash_slot(Fingerprint::new(lost)), None);
         assert!(before[&gone].charge(&only(lost)).await.is_err());
         if loss == PrimaryLoss::Frozen {
@@ -559,11 +486,7 @@ fn a_replica_takes_over(loss: PrimaryLoss) {
                 (redis.topology_refreshes() >= seen).then_some(())
             })
             .await;
-            assert_eq!(
-                shard_of(&redis, lost),
-                new,
-                "the map of the former primary is not used"
-            );
+            assert_eq!(shard_of(&redis, lost), new, "the map of the former primary is not used");
         }
     });
 }
@@ -604,10 +527,7 @@ fn a_server_that_is_not_a_cluster_is_reported() {
     on_runtime(async {
         let redis = Redis::open(&RedisConfig::new(&url_of(&[&server]))).expect("an address");
         let redis_error = wait("an error", async || redis.last_error()).await;
-        assert!(
-            redis_error.to_string().contains("write redis://HOST:PORT"),
-            "{redis_error}"
-        );
+        assert!(redis_error.to_string().contains("write redis://HOST:PORT"), "{redis_error}");
         assert!(redis.shard_ids().is_empty() && redis.shard(shard_of(&redis, 1)).is_none());
         assert!(redis.share_secret(None).await.is_err());
     });

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{
-    HashSlot, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Shards, Store,
-};
+use tidegate_core::store::{HashSlot, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Shards, Store};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{TestCluster, TestRedis};
@@ -31,10 +29,7 @@ impl ClusterReceipts {
     async fn new() -> Self {
         let cluster = TestCluster::start();
         for server in &cluster.servers {
-            for (name, value) in [
-                ("cluster-replica-no-failover", "yes"),
-                ("cluster-require-full-coverage", "no"),
-            ] {
+            for (name, value) in [("cluster-replica-no-failover", "yes"), ("cluster-require-full-coverage", "no")] {
                 assert_eq!(server.run_command(&["CONFIG", "SET", name, value]), "OK");
             }
         }
@@ -45,8 +40,7 @@ impl ClusterReceipts {
             limit: limit(Algorithm::FixedWindow, 1_000),
         };
         let node = receipts.node().await;
-        let mut subjects =
-            (1..2_000).filter(|subject| hash_slot_of(&node, *subject) < MOVED_HASH_SLOTS);
+        let mut subjects = (1..2_000).filter(|subject| hash_slot_of(&node, *subject) < MOVED_HASH_SLOTS);
         receipts.subject = subjects.next().expect("a subject of the first primary");
         receipts
     }
@@ -86,11 +80,7 @@ impl ClusterReceipts {
     /// The index of a primary's replica.
     fn replica(&self, primary: usize) -> usize {
         let port = format!("master_port:{}\r", self.cluster.servers[primary].port());
-        let follows = |server: &TestRedis| {
-            server
-                .run_command(&["INFO", "replication"])
-                .contains(port.trim())
-        };
+        let follows = |server: &TestRedis| server.run_command(&["INFO", "replication"]).contains(port.trim());
         let mut servers = self.cluster.servers.iter();
         servers.position(follows).expect("a replica")
     }
@@ -99,22 +89,16 @@ impl ClusterReceipts {
     async fn replicate(&self, primary: usize, replica: usize) {
         let [primary, replica] = [primary, replica].map(|index| &self.cluster.servers[index]);
         let written = info(primary, "replication", "master_repl_offset");
-        eventually("the replica", async || {
-            info(replica, "replication", "slave_repl_offset") >= written
-        })
-        .await;
+        eventually("the replica", async || info(replica, "replication", "slave_repl_offset") >= written).await;
     }
 
     /// Makes `server` a primary without a vote, and waits until `node` is connected to it.
     async fn promote(&self, server: usize, node: &Redis) {
         let before = shard_of(node, self.subject);
-        let promoted =
-            self.cluster.servers[server].run_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+        let promoted = self.cluster.servers[server].run_command(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
         assert_eq!(promoted, "OK");
-        eventually("a new primary", async || {
-            shard_of(node, self.subject) != before && self.try_heartbeat(node).await
-        })
-        .await;
+        eventually("a new primary", async || shard_of(node, self.subject) != before && self.try_heartbeat(node).await)
+            .await;
     }
 
     /// A heartbeat in a later millisecond than all earlier calls.
@@ -124,10 +108,7 @@ impl ClusterReceipts {
     }
 
     async fn try_heartbeat(&self, node: &Redis) -> bool {
-        let heartbeat = Heartbeat {
-            node: NodeId(1),
-            restored: None,
-        };
+        let heartbeat = Heartbeat { node: NodeId(1), restored: None };
         let Some(store) = node.shard(shard_of(node, self.subject)) else {
             return false;
         };
@@ -142,10 +123,7 @@ impl ClusterReceipts {
             moving.cluster.move_hash_slots(u32::from(MOVED_HASH_SLOTS));
         });
         moved.await.expect("moved");
-        eventually("the new map", async || {
-            shard_of(node, self.subject) != before
-        })
-        .await;
+        eventually("the new map", async || shard_of(node, self.subject) != before).await;
     }
 }
 
@@ -187,10 +165,7 @@ fn a_former_primary_that_takes_over_again_refunds_nothing_twice() {
         receipts.cluster.servers[replica].kill();
         receipts.cluster.servers[former].thaw();
         let role = || receipts.cluster.servers[former].run_command(&["ROLE"]);
-        wait("a replica", async || {
-            role().starts_with("slave").then_some(())
-        })
-        .await;
+        wait("a replica", async || role().starts_with("slave").then_some(())).await;
         receipts.promote(former, &node).await;
         assert_eq!(receipts.refund(&node, 1, &made).await, Refunded::Lapsed);
         let after = receipts.charge(&node).await;

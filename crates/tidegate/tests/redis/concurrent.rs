@@ -18,10 +18,7 @@ fn many_clients_get_exactly_the_limit() {
     for program in [RedisProgram::Redis7, RedisProgram::Valkey9] {
         let server = TestRedis::start(program, &[]);
         on_runtime(async {
-            let (limit, rule) = (
-                limit(Algorithm::FixedWindow, LIMIT),
-                RuleName::new("tickets"),
-            );
+            let (limit, rule) = (limit(Algorithm::FixedWindow, LIMIT), RuleName::new("tickets"));
             let mut clients = tokio::task::JoinSet::new();
             for _ in 0..4 {
                 let node = Arc::new(store(&server.url()).await);
@@ -89,9 +86,7 @@ fn lost_scripts_are_sent_again_and_charge_once() {
         done.store(true, Ordering::Relaxed);
         let flushes = flusher.join().expect("no panic");
         let one = set([charge(9, &rule, 0, &limit)]);
-        let used = node.inspect(&one).await.expect("a reply")[0]
-            .expect("a counter")
-            .used;
+        let used = node.inspect(&one).await.expect("a reply")[0].expect("a counter").used;
         assert_eq!(used, 16 * 250, "after {flushes} flushes");
         assert!(flushes > 10);
         let resent = crate::info(&server, "commandstats", "cmdstat_eval:calls=");

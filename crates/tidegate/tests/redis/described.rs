@@ -33,35 +33,17 @@ const COMMON: [(&str, &str); 15] = [
     ("user=a none", "pass: ok 1 of 3/year"),
     ("user=a | user=a", "deny: ok 1 of 3/year | over 0 of 3/year"),
     ("user=a", "pass: ok 0 of 3/year"),
-    (
-        "user=a none | path=/a1",
-        "deny: over 0 of 3/year | ok 2 of 2/year",
-    ),
+    ("user=a none | path=/a1", "deny: over 0 of 3/year | ok 2 of 2/year"),
     ("user=a limit=9/year", "pass: ok 5 of 9/year"),
     ("user=a limit=2/year", "deny: over 0 of 2/year"),
     ("user=a limit=9/year", "pass: ok 4 of 9/year"),
     ("user=a limit=9/month", "pass: ok 8 of 9/month"),
-    (
-        "user=q | user=q limit=9/year",
-        "pass: ok 1 of 3/year | ok 7 of 9/year",
-    ),
-    (
-        "path=/a1 | path=/a2",
-        "pass: ok 0 of 2/year | ok 0 of 2/year",
-    ),
+    ("user=q | user=q limit=9/year", "pass: ok 1 of 3/year | ok 7 of 9/year"),
+    ("path=/a1 | path=/a2", "pass: ok 0 of 2/year | ok 0 of 2/year"),
     ("a=1 | b=1", "pass: ok 0 of 1/year | ok 1 of 2/year"),
-    (
-        "a=1 | b=1 hits=2 | seen=1",
-        "deny: over 0 of 1/year | over 0 of 2/year | ok 1 of 1/year",
-    ),
-    (
-        "a=1 | b=1 | seen=1 hits=2",
-        "pass: over 0 of 1/year | ok 0 of 2/year | watched 0 of 1/year",
-    ),
-    (
-        "user=z used=5 | seen=2",
-        "deny: over 0 of 3/year | ok 1 of 1/year",
-    ),
+    ("a=1 | b=1 hits=2 | seen=1", "deny: over 0 of 1/year | over 0 of 2/year | ok 1 of 1/year"),
+    ("a=1 | b=1 | seen=1 hits=2", "pass: over 0 of 1/year | ok 0 of 2/year | watched 0 of 1/year"),
+    ("user=z used=5 | seen=2", "deny: over 0 of 3/year | ok 1 of 1/year"),
 ];
 
 /// The last denial is remembered; a refund ends that.
@@ -75,37 +57,21 @@ const REFUNDED: [(&str, &str); 5] = [
 
 const WITH_REFERENCE_OPTIONS: [(&str, &str); 4] = [
     ("path=/a hits=2", "pass: ok 0 of 2/year"),
-    (
-        "user=c | path=/a",
-        "deny: ok 2 of 3/year | over 0 of 2/year",
-    ),
-    (
-        "user=c | path=/a",
-        "deny: ok 1 of 3/year | over 0 of 2/year",
-    ),
+    ("user=c | path=/a", "deny: ok 2 of 3/year | over 0 of 2/year"),
+    ("user=c | path=/a", "deny: ok 1 of 3/year | over 0 of 2/year"),
     ("user=c", "pass: ok 0 of 3/year"),
 ];
 
 /// Checks requests one after another, under a secret of its own and so with counters of its own.
-async fn check<S: Store>(
-    store: S,
-    steps: &[(&str, &str)],
-    options: DescriptorOptions,
-    secret: &[u8; 16],
-) {
-    let file = SourceFile {
-        name: "envoy.yaml",
-        text: FILE,
-    };
+async fn check<S: Store>(store: S, steps: &[(&str, &str)], options: DescriptorOptions, secret: &[u8; 16]) {
+    let file = SourceFile { name: "envoy.yaml", text: FILE };
     let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS).expect("good rules");
     let secret = Secret::from_bytes(secret).expect("a secret");
     let limiter = Limiter::new(store, policy, secret, Arc::new(SystemClock::new()));
     for (step, (words, want)) in steps.iter().enumerate() {
         let (view, described) = (limiter.view(), described(words));
         let judged = view.check_described(Request::default(), &described, options);
-        let judged = judged
-            .await
-            .unwrap_or_else(|error| panic!("{words}: {error}"));
+        let judged = judged.await.unwrap_or_else(|error| panic!("{words}: {error}"));
         assert_eq!(summary(&judged), *want, "step {step}: {words}");
     }
 }

@@ -9,9 +9,7 @@ use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{
-    Charge, ChargeSet, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError,
-};
+use tidegate_core::store::{Charge, ChargeSet, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{RedisProgram, TestRedis, free_port};
@@ -19,15 +17,9 @@ use tidegate_testkit::{RedisProgram, TestRedis, free_port};
 use crate::{charge, direct, info, limit, on_runtime, set};
 
 /// A budget that a slow machine does not exceed.
-pub(crate) const REPLICA: RuleOptions = RuleOptions {
-    durability: Durability::Replica,
-    budget: Some(Nanos::from_secs(30)),
-    ..RuleOptions::DEFAULT
-};
-const AOF: RuleOptions = RuleOptions {
-    durability: Durability::ReplicaAof,
-    ..REPLICA
-};
+pub(crate) const REPLICA: RuleOptions =
+    RuleOptions { durability: Durability::Replica, budget: Some(Nanos::from_secs(30)), ..RuleOptions::DEFAULT };
+const AOF: RuleOptions = RuleOptions { durability: Durability::ReplicaAof, ..REPLICA };
 /// Every write is on disk before its reply; otherwise it would be within a second.
 const ON_DISK: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 
@@ -42,11 +34,7 @@ fn replica_of(primary: &TestRedis, program: RedisProgram, options: &[&str]) -> T
     let port = primary.port().to_string();
     let options = [&["--replicaof", "127.0.0.1", &port], options].concat();
     let replica = TestRedis::start_on(free_port(), program, &options);
-    until("a replica", || {
-        primary
-            .run_command(&["INFO", "replication"])
-            .contains("state=online")
-    });
+    until("a replica", || primary.run_command(&["INFO", "replication"]).contains("state=online"));
     replica
 }
 
@@ -60,10 +48,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// A store with a reply timeout that a slow machine does not exceed.
 pub(crate) fn patient(url: &str) -> RedisConfig {
-    RedisConfig {
-        reply_timeout: Duration::from_secs(30),
-        ..RedisConfig::new(url)
-    }
+    RedisConfig { reply_timeout: Duration::from_secs(30), ..RedisConfig::new(url) }
 }
 
 async fn store(url: &str) -> RedisStore {
@@ -79,10 +64,7 @@ pub(crate) struct BillingRule {
 
 impl BillingRule {
     pub(crate) fn new(count: u64) -> Self {
-        BillingRule {
-            rule: RuleName::new("bills"),
-            limit: limit(Algorithm::FixedWindow, count),
-        }
+        BillingRule { rule: RuleName::new("bills"), limit: limit(Algorithm::FixedWindow, count) }
     }
 
     pub(crate) fn set<'s>(&'s self, subject: u128, options: &'s RuleOptions) -> ChargeSet<'s> {
@@ -99,24 +81,15 @@ impl BillingRule {
 pub(crate) fn unacknowledged_reason(result: Result<impl std::fmt::Debug, StoreError>) -> String {
     let error = result.expect_err("not durable");
     assert!(error.is_unacknowledged(), "{error:?}");
-    std::error::Error::source(&error)
-        .expect("a reason")
-        .to_string()
+    std::error::Error::source(&error).expect("a reason").to_string()
 }
 
 /// One round: charges from many tasks, then the primary is killed.
 async fn primary_lost(round: u64) {
-    let program = [
-        RedisProgram::Redis7,
-        RedisProgram::Redis8,
-        RedisProgram::Valkey9,
-    ][round as usize % 3];
+    let program = [RedisProgram::Redis7, RedisProgram::Redis8, RedisProgram::Valkey9][round as usize % 3];
     let mut primary = primary(program, &[]);
     let replica = replica_of(&primary, program, &[]);
-    let (bill, node) = (
-        Arc::new(BillingRule::new(1_000_000)),
-        store(&primary.url()).await,
-    );
+    let (bill, node) = (Arc::new(BillingRule::new(1_000_000)), store(&primary.url()).await);
     let (acknowledged, doubtful) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..16 {
@@ -137,18 +110,9 @@ async fn primary_lost(round: u64) {
     drop(node);
     replica.run_command(&["REPLICAOF", "NO", "ONE"]);
     let used = bill.used(&store(&replica.url()).await, 7).await;
-    let (acknowledged, doubtful) = (
-        acknowledged.load(Ordering::SeqCst),
-        doubtful.load(Ordering::SeqCst),
-    );
-    assert!(
-        used >= acknowledged,
-        "round {round}: {used} of {acknowledged} are there"
-    );
-    assert!(
-        used <= acknowledged + doubtful,
-        "round {round}: {used} for {acknowledged} and {doubtful}"
-    );
+    let (acknowledged, doubtful) = (acknowledged.load(Ordering::SeqCst), doubtful.load(Ordering::SeqCst));
+    assert!(used >= acknowledged, "round {round}: {used} of {acknowledged} are there");
+    assert!(used <= acknowledged + doubtful, "round {round}: {used} for {acknowledged} and {doubtful}");
 }
 
 #[test]
@@ -187,26 +151,16 @@ fn a_list_is_sent_in_one_pipeline_with_one_wait_and_refunds_and_debts_wait_too()
         let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
         let sets: Vec<ChargeSet<'_>> = (0..50).map(|i| bill.set(i, &REPLICA)).collect();
         let outcomes = node.charge_each(&sets.iter().collect::<Vec<_>>()).await;
-        assert!(
-            outcomes
-                .iter()
-                .all(|o| o.as_ref().is_ok_and(|o| o.admitted))
-        );
+        assert!(outcomes.iter().all(|o| o.as_ref().is_ok_and(|o| o.admitted)));
         assert_eq!(waits(), 2, "one to check support, one for the list");
         let at = outcomes[1].as_ref().expect("a reply").at;
-        let refund = Refund {
-            id: 3,
-            charged_at: at,
-            expires_at: at.plus(Nanos::from_secs(60)),
-            set: bill.set(1, &REPLICA),
-        };
+        let refund =
+            Refund { id: 3, charged_at: at, expires_at: at.plus(Nanos::from_secs(60)), set: bill.set(1, &REPLICA) };
         assert_eq!(node.refund(&refund).await.expect("a reply"), Refunded::Done);
         assert_eq!((waits(), bill.used(&node, 1).await), (3, 0));
         node.force(&bill.set(2, &REPLICA)).await.expect("a reply");
         assert_eq!((waits(), bill.used(&node, 2).await), (4, 2));
-        node.charge(&bill.set(3, &RuleOptions::DEFAULT))
-            .await
-            .expect("a reply");
+        node.charge(&bill.set(3, &RuleOptions::DEFAULT)).await.expect("a reply");
         assert_eq!(waits(), 4, "other charges do not wait");
     });
 }
@@ -240,10 +194,7 @@ fn a_replica_without_an_append_only_file_is_reported_as_such() {
     let _replica = replica_of(&primary, RedisProgram::Redis8, &[]);
     on_runtime(async {
         let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
-        let options = RuleOptions {
-            budget: Some(Nanos::from_millis(200)),
-            ..AOF
-        };
+        let options = RuleOptions { budget: Some(Nanos::from_millis(200)), ..AOF };
         let reason = unacknowledged_reason(node.charge(&bill.set(7, &options)).await);
         assert!(reason.contains("no replica had it on its disk"), "{reason}");
     });
@@ -255,23 +206,13 @@ fn a_denial_need_not_be_durable_and_a_new_replica_is_noticed() {
     let mut replica = replica_of(&primary, RedisProgram::Redis7, &[]);
     on_runtime(async {
         let (bill, node) = (BillingRule::new(1), store(&primary.url()).await);
-        assert!(
-            node.charge(&bill.set(7, &REPLICA))
-                .await
-                .expect("a reply")
-                .admitted
-        );
+        assert!(node.charge(&bill.set(7, &REPLICA)).await.expect("a reply").admitted);
         replica.kill();
         until("the replica to be missed", || {
-            primary
-                .run_command(&["INFO", "replication"])
-                .contains("connected_slaves:0")
+            primary.run_command(&["INFO", "replication"]).contains("connected_slaves:0")
         });
         // Sent before the missing replica is known; its wait must not take long.
-        let options = RuleOptions {
-            budget: Some(Nanos::from_millis(200)),
-            ..REPLICA
-        };
+        let options = RuleOptions { budget: Some(Nanos::from_millis(200)), ..REPLICA };
         let denied = node.charge(&bill.set(7, &options)).await.expect("a reply");
         assert!(!denied.admitted);
         let reason = unacknowledged_reason(node.charge(&bill.set(8, &options)).await);
@@ -329,10 +270,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let bare = store(&primary.url()).await;
-        let settings = ResilienceSettings {
-            budget: Nanos::from_secs(20),
-            ..ResilienceSettings::default()
-        };
+        let settings = ResilienceSettings { budget: Nanos::from_secs(20), ..ResilienceSettings::default() };
         let opened = Arc::new(AtomicBool::new(false));
         let (exact, seen) = (Arc::new(AtomicBool::new(false)), Arc::clone(&opened));
         let is_exact = Arc::clone(&exact);
@@ -350,10 +288,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let bill = BillingRule::new(10_000);
-        let options = RuleOptions {
-            budget: Some(Nanos::from_secs(1)),
-            ..REPLICA
-        };
+        let options = RuleOptions { budget: Some(Nanos::from_secs(1)), ..REPLICA };
         let decide = async |subject: u128, options: &RuleOptions| {
             let outcome = node.charge(&bill.set(subject, options)).await;
             outcome.expect("none fails").source
@@ -374,10 +309,7 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
             assert_eq!(decide(100 + i, &options).await, Source::Fallback);
             assert_eq!(decide(2, &RuleOptions::DEFAULT).await, Source::Exact);
         }
-        assert!(
-            !opened.load(Ordering::SeqCst),
-            "the store itself is healthy"
-        );
+        assert!(!opened.load(Ordering::SeqCst), "the store itself is healthy");
         replica.thaw();
         exact_soon().await;
     });

@@ -17,9 +17,7 @@ fn on_port(servers: &[TestRedis], port: u16) -> &TestRedis {
 /// The number of `WAIT` commands that a server has received.
 fn waits(server: &TestRedis) -> u64 {
     let stats = server.run_command(&["INFO", "commandstats"]);
-    let mut calls = stats
-        .lines()
-        .filter_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    let mut calls = stats.lines().filter_map(|line| line.strip_prefix("cmdstat_wait:calls="));
     let calls = calls.next().and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().expect("a number"))
 }
@@ -99,9 +97,7 @@ fn each_primary_waits_for_its_own_replicas() {
         cluster.servers[replica.expect("a replica")].kill();
         let alone = on_port(&cluster.servers, alone);
         eventually("the replica to be missed", async || {
-            alone
-                .run_command(&["INFO", "replication"])
-                .contains("connected_slaves:0")
+            alone.run_command(&["INFO", "replication"]).contains("connected_slaves:0")
         })
         .await;
         let redis = connected_redis(&cluster).await;
@@ -134,10 +130,7 @@ fn a_redirected_charge_waits_on_the_server_that_runs_it() {
         let [(from, source), (to, target), ..] = primaries.as_slice() else {
             panic!("not two primaries: {primaries:?}");
         };
-        let (source, target) = (
-            on_port(&cluster.servers, *source),
-            on_port(&cluster.servers, *target),
-        );
+        let (source, target) = (on_port(&cluster.servers, *source), on_port(&cluster.servers, *target));
         let subject = (1..).find(|subject| hash_slot_of(&redis, *subject) < 5_000);
         let subject = subject.expect("a subject of the first primary");
         let hash_slot = hash_slot_of(&redis, subject).to_string();
@@ -159,10 +152,7 @@ fn a_redirected_charge_waits_on_the_server_that_runs_it() {
         sets(target, ["NODE", to]);
         sets(source, ["NODE", to]);
         let moved = charged().await;
-        assert!(
-            moved.1 > moving.1,
-            "waited for {moved:?} after {moving:?} times"
-        );
+        assert!(moved.1 > moving.1, "waited for {moved:?} after {moving:?} times");
         let now = store_of(&redis, subject);
         assert_eq!(bill.used(&now, subject).await, 2);
         assert_eq!(redis.unacknowledged(), None);

@@ -21,10 +21,7 @@ async fn charge_error(store: &RedisStore) -> (RedisStoreError, StoreError) {
     let one = set([charge(1, &rule, 0, &limit)]);
     let error = store.charge(&one).await.expect_err("an error");
     let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = &error;
-    let redis_error = source
-        .downcast_ref::<RedisStoreError>()
-        .expect("an error")
-        .clone();
+    let redis_error = source.downcast_ref::<RedisStoreError>().expect("an error").clone();
     (redis_error, error)
 }
 
@@ -53,10 +50,7 @@ fn check(reply: &str, action: Action) {
         assert_eq!(fake.by_text.load(Ordering::SeqCst), 0, "{reply}");
         let text = format!("{redis_error} {redis_error:?} {error} {error:?} {store:?}");
         assert!(!text.contains("planted-s3cret"), "{text}");
-        assert!(
-            text.contains(reply.split(' ').next().unwrap_or_default()),
-            "{text}"
-        );
+        assert!(text.contains(reply.split(' ').next().unwrap_or_default()), "{text}");
     });
 }
 
@@ -155,11 +149,7 @@ fn a_reply_without_the_call_id_ends_the_connection() {
         on_runtime(async {
             let (_fake, store) = start_fake(FakeBehaviour::Bytes(reply.to_owned())).await;
             let (redis_error, error) = charge_error(&store).await;
-            assert_eq!(
-                redis_error.action(),
-                Action::Reconnect,
-                "{reply:?}: {redis_error}"
-            );
+            assert_eq!(redis_error.action(), Action::Reconnect, "{reply:?}: {redis_error}");
             assert_eq!(redis_error.cause().kind, FailureKind::Protocol, "{reply:?}");
             assert!(matches!(error, StoreError::Unavailable { .. }), "{reply:?}");
         });
@@ -188,11 +178,7 @@ fn real_servers_send_the_errors_in_the_table() {
             let store = store(&server.url()).await;
             let expect = async |action: Action, code: &str| {
                 let (redis_error, _) = charge_error(&store).await;
-                assert_eq!(
-                    (redis_error.action(), redis_error.code()),
-                    (action, code),
-                    "{program:?}: {redis_error}"
-                );
+                assert_eq!((redis_error.action(), redis_error.code()), (action, code), "{program:?}: {redis_error}");
             };
             direct(&server, &["CONFIG", "SET", "min-replicas-to-write", "3"]);
             expect(Action::FallBack, "NOREPLICAS").await;
@@ -202,19 +188,12 @@ fn real_servers_send_the_errors_in_the_table() {
             expect(Action::FallBack, "OOM").await;
             direct(&server, &["CONFIG", "SET", "maxmemory", "0"]);
 
-            direct(
-                &server,
-                &["SET", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api", "not a record"],
-            );
+            direct(&server, &["SET", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api", "not a record"]);
             let (damaged, error) = charge_error(&store).await;
             assert_eq!(damaged.action(), Action::Report, "{damaged}");
             assert!(matches!(error, StoreError::Rejected { .. }));
             assert_eq!(damaged.cause().kind, FailureKind::Record, "{damaged}");
-            assert!(
-                damaged
-                    .to_string()
-                    .contains("tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api")
-            );
+            assert!(damaged.to_string().contains("tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api"));
             direct(&server, &["DEL", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api"]);
             direct(&server, &["LPUSH", "tg:{AAAAAAAAAAAAAAAAAAAAAQ}:api", "x"]);
             let (foreign, _) = charge_error(&store).await;
@@ -237,20 +216,15 @@ fn a_script_that_hangs_the_server_is_an_outage() {
         let hang = std::thread::spawn(move || {
             let client = redis::Client::open(url).expect("an address");
             let mut connection = client.get_connection().expect("a server");
-            let endless = redis::cmd("EVAL")
-                .arg("while true do end")
-                .arg(0)
-                .to_owned();
+            let endless = redis::cmd("EVAL").arg("while true do end").arg(0).to_owned();
             endless.query::<Value>(&mut connection).expect_err("killed");
         });
         let code = loop {
-            let (redis_error, _) =
-                match tokio::time::timeout(Duration::from_secs(60), try_charge_error(&store)).await
-                {
-                    Ok(Some(redis_error)) => redis_error,
-                    Ok(None) => continue,
-                    Err(_) => panic!("never busy"),
-                };
+            let (redis_error, _) = match tokio::time::timeout(Duration::from_secs(60), try_charge_error(&store)).await {
+                Ok(Some(redis_error)) => redis_error,
+                Ok(None) => continue,
+                Err(_) => panic!("never busy"),
+            };
             if redis_error.code() == "BUSY" {
                 break redis_error.action();
             }
@@ -262,16 +236,11 @@ fn a_script_that_hangs_the_server_is_an_outage() {
 }
 
 async fn try_charge_error(store: &RedisStore) -> Option<(RedisStoreError, ())> {
-    let (rule, limit) = (
-        RuleName::new("api"),
-        limit(Algorithm::TokenBucket, 1_000_000),
-    );
+    let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 1_000_000));
     let one = set([charge(1, &rule, 0, &limit)]);
     let error = store.charge(&one).await.err()?;
     let (StoreError::Unavailable { source, .. } | StoreError::Rejected { source, .. }) = &error;
-    source
-        .downcast_ref::<RedisStoreError>()
-        .map(|redis_error| (redis_error.clone(), ()))
+    source.downcast_ref::<RedisStoreError>().map(|redis_error| (redis_error.clone(), ()))
 }
 
 /// The server denies permissions inside a script; the missing one is reported.
@@ -279,19 +248,13 @@ async fn try_charge_error(store: &RedisStore) -> Option<(RedisStoreError, ())> {
 fn missing_permissions_are_reported() {
     for program in RedisProgram::ALL {
         let server = TestRedis::start(program, &[]);
-        let user = [
-            "ACL", "SETUSER", "poor", "on", ">pa55", "~tg:*", "+@all", "-set",
-        ];
+        let user = ["ACL", "SETUSER", "poor", "on", ">pa55", "~tg:*", "+@all", "-set"];
         direct(&server, &user);
         on_runtime(async {
             let url = format!("redis://poor:pa55@127.0.0.1:{}", server.port());
             let store = store(&url).await;
             let (redis_error, _) = charge_error(&store).await;
-            assert_eq!(
-                redis_error.action(),
-                Action::NeedsOperator,
-                "{program:?}: {redis_error}"
-            );
+            assert_eq!(redis_error.action(), Action::NeedsOperator, "{program:?}: {redis_error}");
             assert!(!format!("{redis_error:?} {redis_error}").contains("pa55"));
         });
     }

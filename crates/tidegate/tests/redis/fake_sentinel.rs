@@ -32,11 +32,7 @@ impl FakeSentinel {
         let (replies_with, published) = (Arc::clone(&fake.reply), fake.published.clone());
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(
-                    stream,
-                    Arc::clone(&replies_with),
-                    published.subscribe(),
-                ));
+                tokio::spawn(serve(stream, Arc::clone(&replies_with), published.subscribe()));
             }
         });
         fake

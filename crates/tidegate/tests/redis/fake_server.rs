@@ -61,12 +61,7 @@ fn bulk(bytes: &[u8]) -> Vec<u8> {
     [length.as_bytes(), bytes, b"\r\n"].concat()
 }
 
-async fn serve(
-    stream: TcpStream,
-    behaviour: FakeBehaviour,
-    by_hash: Arc<AtomicU32>,
-    by_text: Arc<AtomicU32>,
-) {
+async fn serve(stream: TcpStream, behaviour: FakeBehaviour, by_hash: Arc<AtomicU32>, by_text: Arc<AtomicU32>) {
     let mut stream = BufReader::new(stream);
     let mut silent = false;
     while let Some(command) = read(&mut stream).await {

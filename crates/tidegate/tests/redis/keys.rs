@@ -5,8 +5,8 @@ use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{
-    Heartbeat, NodeId, Outcome, PermitRequest, Probe, Refund, Reserve, Restore, RuleOptions,
-    Settle, Settled, Store, Used,
+    Heartbeat, NodeId, Outcome, PermitRequest, Probe, Refund, Reserve, Restore, RuleOptions, Settle, Settled, Store,
+    Used,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
@@ -124,16 +124,10 @@ fn every_ledger_has_an_expiry_however_its_reservations_end() {
 #[test]
 fn a_reset_takes_the_same_number_of_commands_for_any_number_of_reservations() {
     let server = TestRedis::redis7();
-    let (rule, limit) = (
-        RuleName::new("tokens"),
-        limit(Algorithm::FixedWindow, 1_000),
-    );
+    let (rule, limit) = (RuleName::new("tokens"), limit(Algorithm::FixedWindow, 1_000));
     let calls = || {
         let stats = server.run_command(&["INFO", "commandstats"]);
-        let of = |line: &str| {
-            line.starts_with("cmdstat_z")
-                .then(|| number(line, "cmdstat_"))
-        };
+        let of = |line: &str| line.starts_with("cmdstat_z").then(|| number(line, "cmdstat_"));
         stats.lines().filter_map(of).sum::<u64>()
     };
     on_runtime(async {
@@ -197,10 +191,7 @@ fn urls_contain_user_password_database_or_a_socket() {
         "+info",
     ];
     let client = redis::Client::open(format!("redis://:s3cret@127.0.0.1:{}", server.port()));
-    let mut admin = client
-        .expect("an address")
-        .get_connection()
-        .expect("a server");
+    let mut admin = client.expect("an address").get_connection().expect("a server");
     let mut request = redis::cmd(user[0]);
     let () = request.arg(&user[1..]).query(&mut admin).expect("a user");
     let socket = server.socket();
@@ -223,10 +214,7 @@ fn urls_contain_user_password_database_or_a_socket() {
         }
     });
     for (database, records) in [(0, 1), (3, 1), (4, 1), (5, 0)] {
-        let () = redis::cmd("SELECT")
-            .arg(database)
-            .query(&mut admin)
-            .expect("a reply");
+        let () = redis::cmd("SELECT").arg(database).query(&mut admin).expect("a reply");
         let found: i64 = redis::cmd("DBSIZE").query(&mut admin).expect("a number");
         assert_eq!(found, records, "database {database}");
     }
@@ -237,10 +225,7 @@ fn bad_urls_are_rejected_at_once_and_not_repeated() {
     on_runtime(async {
         for url in ["nonsense", "http://u:pa55@host", "redis://u:pa55@host/x"] {
             let rejected = RedisStore::open(&RedisConfig::new(url)).expect_err("no address");
-            assert!(
-                !format!("{rejected} {rejected:?}").contains("pa55"),
-                "{rejected}"
-            );
+            assert!(!format!("{rejected} {rejected:?}").contains("pa55"), "{rejected}");
         }
     });
 }
@@ -263,22 +248,13 @@ fn nodes_of_one_store_share_one_secret() {
         assert_eq!(given.fingerprint_key(), own.fingerprint_key());
         let given = store.share_secret(Some(&own)).await.expect("the same");
         assert_eq!(given.fingerprint_key(), own.fingerprint_key());
-        assert!(matches!(
-            store.share_secret(None).await,
-            Err(SecretError::FileNeeded)
-        ));
+        assert!(matches!(store.share_secret(None).await, Err(SecretError::FileNeeded)));
         let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
-        assert!(matches!(
-            store.share_secret(Some(&other)).await,
-            Err(SecretError::Another)
-        ));
+        assert!(matches!(store.share_secret(Some(&other)).await, Err(SecretError::Another)));
         assert_eq!(direct(&server, &["PTTL", "tg:ctl:secret"]), Value::Int(-1));
 
         direct(&server, &["SET", "tg:ctl:secret", "something else"]);
-        assert!(matches!(
-            store.share_secret(None).await,
-            Err(SecretError::Unreadable)
-        ));
+        assert!(matches!(store.share_secret(None).await, Err(SecretError::Unreadable)));
     });
 }
 
@@ -299,10 +275,7 @@ fn a_new_node_waits_for_a_deleted_secret_only_while_another_node_sends_heartbeat
             };
             let secs: u64 = String::from_utf8_lossy(secs).parse().expect("a number");
             let heartbeat = format!("{} ", secs * 1_000 - ago_ms);
-            direct(
-                &server,
-                &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &heartbeat],
-            );
+            direct(&server, &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &heartbeat]);
         };
         heartbeat(0);
         assert!(!awaits().await, "the secret is there");
@@ -311,10 +284,7 @@ fn a_new_node_waits_for_a_deleted_secret_only_while_another_node_sends_heartbeat
         heartbeat(60_000);
         assert!(!awaits().await, "that node is gone");
         heartbeat(0);
-        store
-            .restore_secret(&secret, false)
-            .await
-            .expect("room for it");
+        store.restore_secret(&secret, false).await.expect("room for it");
         assert!(!awaits().await);
         let found = store.share_secret(None).await.expect("a secret");
         assert_eq!(found.fingerprint_key(), secret.fingerprint_key());
@@ -348,10 +318,7 @@ fn the_documented_permissions_suffice_for_every_verb() {
 
 /// Calls every verb of a store, for one subject.
 pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
-    let heartbeat = Heartbeat {
-        node: NodeId(1),
-        restored: None,
-    };
+    let heartbeat = Heartbeat { node: NodeId(1), restored: None };
     store.heartbeat(heartbeat).await.expect("a status");
     let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
     let one = set([charge(subject, &rule, 0, &limit)]);
@@ -359,17 +326,10 @@ pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
     store.peek(&one).await.expect("a peek");
     store.force(&one).await.expect("a debt");
     store.draw(&one.charges[0]).await.expect("a lease");
-    let restore = Restore {
-        charge: charge(subject, &rule, 0, &limit),
-        state: outcome.snapshots[0].state.clone(),
-    };
+    let restore = Restore { charge: charge(subject, &rule, 0, &limit), state: outcome.snapshots[0].state.clone() };
     store.restore(&[restore]).await.expect("a restore");
-    let refund = Refund {
-        id: 1,
-        charged_at: outcome.at,
-        expires_at: outcome.at.plus(Nanos::from_secs(60)),
-        set: one.clone(),
-    };
+    let refund =
+        Refund { id: 1, charged_at: outcome.at, expires_at: outcome.at.plus(Nanos::from_secs(60)), set: one.clone() };
     store.refund(&refund).await.expect("a refund");
     let permit = PermitRequest {
         subject: Fingerprint::new(subject),

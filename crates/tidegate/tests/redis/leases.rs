@@ -16,10 +16,7 @@ use crate::{charge, on_runtime, redis, set};
 use tidegate_testkit::{RedisProgram, TestRedis};
 
 const LIMIT: u64 = 60_000;
-const LEASED: RuleOptions = RuleOptions {
-    counting: Counting::Leased,
-    ..RuleOptions::DEFAULT
-};
+const LEASED: RuleOptions = RuleOptions { counting: Counting::Leased, ..RuleOptions::DEFAULT };
 
 type LeasingNode = Arc<Resilient<Redis, TokioRuntime>>;
 
@@ -56,11 +53,7 @@ async fn node(url: &str) -> LeasingNode {
 }
 
 fn one<'a>(rule: &'a RuleName, limit: &'a Limit) -> ChargeSet<'a> {
-    set([Charge {
-        limit: Cow::Borrowed(limit),
-        options: &LEASED,
-        ..charge(7, rule, 0, limit)
-    }])
+    set([Charge { limit: Cow::Borrowed(limit), options: &LEASED, ..charge(7, rule, 0, limit) }])
 }
 
 /// Charges until nothing remains for a while. Returns how many were allowed, and how many of them by a lease.
@@ -101,11 +94,7 @@ fn two_nodes_allow_the_limit_by_leases_and_no_more() {
             for node in &nodes {
                 node.drain().await;
                 let leases = node.leases();
-                assert_eq!(
-                    (leases.units_outstanding, leases.units_lapsed),
-                    (0, 0),
-                    "{program:?}"
-                );
+                assert_eq!((leases.units_outstanding, leases.units_lapsed), (0, 0), "{program:?}");
             }
             let found = nodes[0].inspect(&one(&rule, &limit)).await;
             let found = found.expect("a reply")[0].expect("a counter");

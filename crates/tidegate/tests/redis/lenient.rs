@@ -16,11 +16,8 @@ use tokio::sync::Notify;
 use crate::{charge, limit, on_runtime, redis, set};
 
 /// A budget that a slow machine does not exceed.
-const LENIENT: RuleOptions = RuleOptions {
-    counting: Counting::Lenient,
-    budget: Some(Nanos::from_secs(30)),
-    ..RuleOptions::DEFAULT
-};
+const LENIENT: RuleOptions =
+    RuleOptions { counting: Counting::Lenient, budget: Some(Nanos::from_secs(30)), ..RuleOptions::DEFAULT };
 
 type LenientNode = Resilient<Redis, TokioRuntime>;
 
@@ -28,11 +25,7 @@ type LenientNode = Resilient<Redis, TokioRuntime>;
 async fn node(url: &str) -> LenientNode {
     let exact = Arc::new(Notify::new());
     let observed_exact = Arc::clone(&exact);
-    let settings = ResilienceSettings {
-        budget: Nanos::from_secs(30),
-        nodes: Some(2),
-        ..ResilienceSettings::default()
-    };
+    let settings = ResilienceSettings { budget: Nanos::from_secs(30), nodes: Some(2), ..ResilienceSettings::default() };
     let watcher = Arc::new(move |event| {
         if event == StoreEvent::Exact {
             observed_exact.notify_one();
@@ -60,10 +53,7 @@ fn the_store_has_all_that_two_nodes_admitted_when_they_leave() {
     let server = TestRedis::start(RedisProgram::Redis7, &[]);
     on_runtime(async {
         let nodes = [node(&server.url()).await, node(&server.url()).await];
-        let (rule, limit) = (
-            RuleName::new("pixels"),
-            limit(Algorithm::FixedWindow, 100_000),
-        );
+        let (rule, limit) = (RuleName::new("pixels"), limit(Algorithm::FixedWindow, 100_000));
         let (mut admitted, mut here) = (0, 0);
         for i in 0..5_000_usize {
             let outcome = nodes[i % 2].charge(&one(&rule, &limit)).await;
@@ -88,10 +78,7 @@ fn two_nodes_exceed_a_limit_by_no_more_than_one_of_them_could() {
     let server = TestRedis::start(RedisProgram::Redis7, &[]);
     on_runtime(async {
         let nodes = [node(&server.url()).await, node(&server.url()).await];
-        let (rule, limit) = (
-            RuleName::new("pixels"),
-            limit(Algorithm::FixedWindow, 1_000),
-        );
+        let (rule, limit) = (RuleName::new("pixels"), limit(Algorithm::FixedWindow, 1_000));
         let mut admitted = 0;
         for i in 0..20_000_usize {
             let outcome = nodes[i % 2].charge(&one(&rule, &limit)).await;

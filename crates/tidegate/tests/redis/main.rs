@@ -25,10 +25,7 @@ mod sentinel;
 mod size;
 mod tls;
 #[path = "../described/words.rs"]
-#[allow(
-    clippy::unwrap_used,
-    reason = "a word that cannot be parsed is an error in the test"
-)]
+#[allow(clippy::unwrap_used, reason = "a word that cannot be parsed is an error in the test")]
 mod words;
 
 use std::borrow::Cow;
@@ -67,9 +64,7 @@ fn set<'a>(charges: impl IntoIterator<Item = Charge<'a>>) -> ChargeSet<'a> {
 
 /// Runs a test on a runtime of its own.
 fn on_runtime<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(test)
 }
 
@@ -108,11 +103,7 @@ fn direct(server: &TestRedis, command: &[&str]) -> Value {
 /// The number of script calls that a server has received from its clients.
 fn script_calls(server: &TestRedis) -> u64 {
     let stats = server.run_command(&["INFO", "commandstats"]);
-    if stats.contains("cmdstat_evalsha:calls") {
-        number(&stats, "cmdstat_evalsha:calls")
-    } else {
-        0
-    }
+    if stats.contains("cmdstat_evalsha:calls") { number(&stats, "cmdstat_evalsha:calls") } else { 0 }
 }
 
 /// A number from INFO.
@@ -129,10 +120,6 @@ fn info(server: &TestRedis, section: &str, name: &str) -> u64 {
 fn number(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let line = line.unwrap_or_else(|| panic!("no {name} in INFO"));
-    let digits: String = line
-        .chars()
-        .skip_while(|c| !c.is_ascii_digit())
-        .take_while(char::is_ascii_digit)
-        .collect();
+    let digits: String = line.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
 }

@@ -15,16 +15,10 @@ fn an_epoch_is_that_of_the_connection_that_replies() {
     on_runtime(async {
         let proxy = FaultProxy::new(old.address()).await.expect("a port");
         let store = store(&format!("redis://{}", proxy.address())).await;
-        let heartbeat = Heartbeat {
-            node: NodeId(1),
-            restored: None,
-        };
+        let heartbeat = Heartbeat { node: NodeId(1), restored: None };
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 1_000));
         let one = set([charge(1, &rule, 0, &limit)]);
-        eventually("both connections", async || {
-            format!("{store:?}").contains("connected: 2")
-        })
-        .await;
+        eventually("both connections", async || format!("{store:?}").contains("connected: 2")).await;
         let first = store.heartbeat(heartbeat).await.expect("a status").epoch;
         store.charge(&one).await.expect("a reply");
 
@@ -50,10 +44,6 @@ fn an_epoch_is_that_of_the_connection_that_replies() {
             store.charge(&one).await.expect("a reply");
             assert_ne!(store.epoch(), Some(first));
         }
-        assert_eq!(
-            script_calls(&old),
-            counted,
-            "the old server receives no more calls"
-        );
+        assert_eq!(script_calls(&old), counted, "the old server receives no more calls");
     });
 }

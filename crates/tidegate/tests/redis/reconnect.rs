@@ -37,10 +37,7 @@ fn a_server_that_returns_is_found_again() {
             }
             assert!(began.elapsed() < Duration::from_secs(60), "not found again");
         };
-        assert!(
-            outcome.admitted && !outcome.snapshots[0].existed,
-            "it returned empty"
-        );
+        assert!(outcome.admitted && !outcome.snapshots[0].existed, "it returned empty");
     });
 }
 
@@ -48,15 +45,11 @@ fn a_server_that_returns_is_found_again() {
 fn a_store_starts_without_its_server() {
     let port = tidegate_testkit::free_port();
     on_runtime(async {
-        let config =
-            tidegate::stores::redis::RedisConfig::new(&format!("redis://127.0.0.1:{port}"));
+        let config = tidegate::stores::redis::RedisConfig::new(&format!("redis://127.0.0.1:{port}"));
         let store = tidegate::stores::redis::RedisStore::open(&config).expect("an address");
         let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 10));
         let one = set([charge(1, &rule, 0, &limit)]);
-        assert!(matches!(
-            store.charge(&one).await,
-            Err(StoreError::Unavailable { .. })
-        ));
+        assert!(matches!(store.charge(&one).await, Err(StoreError::Unavailable { .. })));
         let _server = TestRedis::start_on(port, RedisProgram::Valkey9, &[]);
         let ready = tokio::time::timeout(Duration::from_secs(60), store.ready());
         ready.await.expect("a server that replies");
@@ -88,10 +81,7 @@ fn a_connection_that_is_lost_without_a_sign_is_replaced() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let (proxy, store) = behind_proxy(&server).await;
-        let (rule, limit) = (
-            RuleName::new("api"),
-            limit(Algorithm::TokenBucket, 1_000_000),
-        );
+        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 1_000_000));
         let one = set([charge(1, &rule, 0, &limit)]);
         store.charge(&one).await.expect("a reply");
         let before = proxy.accepted();
@@ -112,10 +102,7 @@ fn a_server_that_pauses_keeps_its_connection_and_its_late_replies() {
     let server = TestRedis::redis7();
     on_runtime(async {
         let (proxy, store) = behind_proxy(&server).await;
-        let (rule, limit) = (
-            RuleName::new("api"),
-            limit(Algorithm::TokenBucket, 1_000_000),
-        );
+        let (rule, limit) = (RuleName::new("api"), limit(Algorithm::TokenBucket, 1_000_000));
         let one = set([charge(1, &rule, 0, &limit)]);
         store.charge(&one).await.expect("a reply");
         let before = proxy.accepted();

@@ -86,11 +86,7 @@ async fn drop_reply(proxy: &FaultProxy, call: impl Future<Output = bool>) {
 #[test]
 fn no_charge_uses_the_reply_of_another() {
     let server = TestRedis::redis7();
-    for algorithm in [
-        Algorithm::FixedWindow,
-        Algorithm::TokenBucket,
-        Algorithm::SlidingLog,
-    ] {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::SlidingLog] {
         on_runtime(async {
             server.run_command(&["FLUSHALL"]);
             let clients = MismatchClients::new(algorithm, &store(&server.url()).await).await;
@@ -122,15 +118,13 @@ fn no_plain_command_uses_the_reply_of_another() {
         let (proxy, config) = config(&server).await;
         let shared = Redis::open(&config).expect("an address");
         let store = shared.shard(ShardId(0)).expect("one server");
-        let clients =
-            MismatchClients::new(Algorithm::FixedWindow, &crate::store(&server.url()).await).await;
+        let clients = MismatchClients::new(Algorithm::FixedWindow, &crate::store(&server.url()).await).await;
         for _ in 0..5 {
             let is_serving = async || clients.charge(&store, 1, 1).await.is_some();
             eventually("a reply", is_serving).await;
             drop_reply(&proxy, is_serving()).await;
             eventually("the secret", async || {
-                let (found, ()) =
-                    tokio::join!(shared.share_secret(None), clients.charge_all(&store));
+                let (found, ()) = tokio::join!(shared.share_secret(None), clients.charge_all(&store));
                 match found {
                     Ok(found) => {
                         assert_eq!(found.to_hex(), secret);
@@ -154,17 +148,11 @@ fn a_plain_command_fails_when_its_connection_is_replaced() {
         let (proxy, mut config) = config(&server).await;
         config.reply_timeout = Duration::from_secs(3_600);
         let shared = Redis::open(&config).expect("an address");
-        shared
-            .share_secret(None)
-            .await
-            .expect_err("no connection yet");
+        shared.share_secret(None).await.expect_err("no connection yet");
         shared.ready().await;
         shared.share_secret(None).await.expect("a secret");
         proxy.drop_silently();
-        shared
-            .share_secret(None)
-            .await
-            .expect_err("a dead connection");
+        shared.share_secret(None).await.expect_err("a dead connection");
         eventually("a reply", async || shared.share_secret(None).await.is_ok()).await;
     });
 }
@@ -177,9 +165,6 @@ fn a_ping_that_gets_another_reply_ends_the_connection() {
         let mut config = RedisConfig::new(&fake.url);
         config.connections = 1;
         let _store = RedisStore::open(&config).expect("an address");
-        eventually("a third connection", async || {
-            fake.opened.load(Ordering::SeqCst) >= 3
-        })
-        .await;
+        eventually("a third connection", async || fake.opened.load(Ordering::SeqCst) >= 3).await;
     });
 }

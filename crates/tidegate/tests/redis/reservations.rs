@@ -19,10 +19,7 @@ use crate::{charge, limit, on_runtime, set};
 
 /// The lifetime of a reservation: settled within twice this, or it is too late. The test waits for it once.
 const LASTS: Nanos = Nanos::from_secs(5);
-const NARROW: RuleOptions = RuleOptions {
-    specificity: 1,
-    ..RuleOptions::DEFAULT
-};
+const NARROW: RuleOptions = RuleOptions { specificity: 1, ..RuleOptions::DEFAULT };
 
 type ReservingNode = Resilient<Redis, TokioRuntime>;
 
@@ -36,44 +33,26 @@ struct TwoShardRules {
 
 impl TwoShardRules {
     fn new(narrow: u128, wide: u128) -> Self {
-        TwoShardRules {
-            rule: RuleName::new("tokens"),
-            limit: limit(Algorithm::FixedWindow, 1_000),
-            narrow,
-            wide,
-        }
+        TwoShardRules { rule: RuleName::new("tokens"), limit: limit(Algorithm::FixedWindow, 1_000), narrow, wide }
     }
 
     fn set(&self, cost: u64) -> ChargeSet<'_> {
         let cost = Cost::new(cost).expect("a cost");
         let narrow = charge(self.narrow, &self.rule, 0, &self.limit);
         let wide = charge(self.wide, &self.rule, 0, &self.limit);
-        let narrow = Charge {
-            options: &NARROW,
-            ..narrow
-        };
+        let narrow = Charge { options: &NARROW, ..narrow };
         set([narrow, wide].map(|charge| Charge { cost, ..charge }))
     }
 
     async fn reserve(&self, node: &ReservingNode, id: u128, cost: u64) -> Outcome {
-        let reserve = Reserve {
-            id,
-            ttl: LASTS,
-            set: self.set(cost),
-        };
+        let reserve = Reserve { id, ttl: LASTS, set: self.set(cost) };
         let outcome = node.reserve(&reserve).await.expect("a reply");
         assert!(outcome.admitted && outcome.source == Source::Exact);
         outcome
     }
 
     async fn settle(&self, node: &ReservingNode, id: u128, made: &Outcome, used: Used) -> Settled {
-        let settle = Settle {
-            id,
-            charged_at: made.at,
-            expires_at: made.at.plus(LASTS),
-            set: self.set(100),
-            used,
-        };
+        let settle = Settle { id, charged_at: made.at, expires_at: made.at.plus(LASTS), set: self.set(100), used };
         node.settle(&settle).await.expect("a reply")
     }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate::stores::redis::RedisStore;
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle,
-    Settled, Store, StoreError, StoreStatus, Used,
+    Charge, ChargeSet, Epoch, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle, Settled, Store,
+    StoreError, StoreStatus, Used,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -50,10 +50,7 @@ impl RollbackFixture {
 
     /// Sends heartbeats until one is in a later millisecond. Returns its epoch.
     async fn heartbeat(&self) -> Epoch {
-        let heartbeat = Heartbeat {
-            node: NodeId(1),
-            restored: None,
-        };
+        let heartbeat = Heartbeat { node: NodeId(1), restored: None };
         let mut found = Vec::new();
         eventually("two heartbeats", async || {
             found.extend(self.node.heartbeat(heartbeat).await.ok());
@@ -87,12 +84,7 @@ impl RollbackFixture {
     }
 
     async fn try_refund(&self, id: u128, made: &Outcome) -> Result<Refunded, StoreError> {
-        let refund = Refund {
-            id,
-            charged_at: made.at,
-            expires_at: made.at.plus(LASTS),
-            set: self.set(1),
-        };
+        let refund = Refund { id, charged_at: made.at, expires_at: made.at.plus(LASTS), set: self.set(1) };
         self.node.refund(&refund).await
     }
 
@@ -202,9 +194,7 @@ fn a_first_replica_makes_nothing_lapse() {
         })
         .await;
         rollback.heartbeat().await;
-        rollback
-            .server
-            .run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
+        rollback.server.run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
         rollback.heartbeat().await;
         assert_eq!(rollback.settle(1, &reserved, 10).await, Settled::Done);
     });
@@ -223,10 +213,7 @@ fn a_new_node_that_comes_first_hides_no_rollback() {
         rollback.crash();
 
         let newcomer = store(&rollback.server.url()).await;
-        let heartbeat = Heartbeat {
-            node: NodeId(2),
-            restored: None,
-        };
+        let heartbeat = Heartbeat { node: NodeId(2), restored: None };
         let found = newcomer.heartbeat(heartbeat).await.expect("a status").epoch;
         assert_ne!(rollback.heartbeat().await, found, "a new epoch");
         assert_eq!(rollback.refund(1, &charged).await, Refunded::Lapsed);
@@ -240,10 +227,7 @@ async fn restored(rollback: &RollbackFixture) -> StoreStatus {
     let mut last = None;
     eventually("a heartbeat in the known epoch", async || {
         tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        let heartbeat = Heartbeat {
-            node: NodeId(1),
-            restored: rollback.node.epoch(),
-        };
+        let heartbeat = Heartbeat { node: NodeId(1), restored: rollback.node.epoch() };
         last = rollback.node.heartbeat(heartbeat).await.ok();
         last.as_ref().map(|status| status.epoch) == heartbeat.restored && last.is_some()
     })

@@ -30,8 +30,7 @@ async fn wait_rejected(store: &RedisStore) {
     eventually("a rejection", async || {
         let serving = is_serving(store).await;
         let redis_error = store.last_error();
-        !serving
-            && redis_error.is_some_and(|redis_error| redis_error.action() == Action::NeedsOperator)
+        !serving && redis_error.is_some_and(|redis_error| redis_error.action() == Action::NeedsOperator)
     })
     .await;
     let redis_error = store.last_error().expect("an error");

@@ -20,11 +20,7 @@ struct SentinelCounter {
 
 impl SentinelCounter {
     fn of(store: RedisStore) -> SentinelCounter {
-        SentinelCounter {
-            store,
-            rule: RuleName::new("api"),
-            limit: limit(Algorithm::FixedWindow, 1_000),
-        }
+        SentinelCounter { store, rule: RuleName::new("api"), limit: limit(Algorithm::FixedWindow, 1_000) }
     }
 
     /// Charges one unit. Returns how many remain.
@@ -88,14 +84,8 @@ fn a_requested_failover_is_followed() {
         let before = sentinels.primary();
         wait_for_replicas(&sentinels).await;
         sentinels.fail_over();
-        let (old, new) = (
-            on_port(&sentinels, before),
-            on_port(&sentinels, sentinels.primary()),
-        );
-        eventually("a call to the new primary", async || {
-            counter.charge().await.is_ok() && script_calls(new) > 0
-        })
-        .await;
+        let (old, new) = (on_port(&sentinels, before), on_port(&sentinels, sentinels.primary()));
+        eventually("a call to the new primary", async || counter.charge().await.is_ok() && script_calls(new) > 0).await;
         // The old server stays a primary for seconds, until the sentinels make it a replica.
         let (left, calls_before) = (counter.charge_at_last().await, script_calls(old));
         counter.counts_on_from(left).await;
@@ -158,10 +148,7 @@ fn one_sentinel_is_enough_and_the_loss_of_all_ends_no_connection() {
             let left = counter.charge_on_both().await;
             counter.counts_on_from(left).await;
         }
-        eventually("both connections", async || {
-            format!("{:?}", counter.store).contains("connected: 2")
-        })
-        .await;
+        eventually("both connections", async || format!("{:?}", counter.store).contains("connected: 2")).await;
         sentinels.kill(2);
         let left = counter.charge_at_last().await;
         counter.counts_on_from(left).await;
@@ -173,10 +160,7 @@ fn one_sentinel_is_enough_and_the_loss_of_all_ends_no_connection() {
             redis_error.is_some_and(|redis_error| redis_error.to_string().starts_with("sentinel: "))
         })
         .await;
-        assert!(matches!(
-            counter.charge().await,
-            Err(StoreError::Unavailable { .. })
-        ));
+        assert!(matches!(counter.charge().await, Err(StoreError::Unavailable { .. })));
     });
 }
 
@@ -188,8 +172,7 @@ fn a_name_that_no_sentinel_knows_is_reported() {
         let store = RedisStore::open(&RedisConfig::new(&url)).expect("an address");
         eventually("the error", async || {
             let redis_error = store.last_error();
-            redis_error
-                .is_some_and(|redis_error| redis_error.to_string().starts_with("unknown primary"))
+            redis_error.is_some_and(|redis_error| redis_error.to_string().starts_with("unknown primary"))
         })
         .await;
     });
@@ -213,10 +196,7 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
         let counter = SentinelCounter::of(store(&url(&fakes)).await);
         counter.counts_on_from(1_000).await;
         // Neither by its publications nor for new connections.
-        eventually("a subscriber", async || {
-            fakes[0].publish(right.port(), wrong.port()) > 0
-        })
-        .await;
+        eventually("a subscriber", async || fakes[0].publish(right.port(), wrong.port()) > 0).await;
         counter.counts_on_from(980).await;
         right.run_command(&["CLIENT", "KILL", "TYPE", "normal"]);
         let left = counter.charge_at_last().await;
@@ -225,10 +205,7 @@ fn a_lying_sentinel_does_not_win_over_two_others() {
 
         // Two that agree do win, with and without a hint: then the third one is stale.
         fakes[1].set_reply(FakeSentinelReply::Primary(wrong.port()));
-        eventually("the other server", async || {
-            counter.charge().await.is_ok_and(|left| left == 999)
-        })
-        .await;
+        eventually("the other server", async || counter.charge().await.is_ok_and(|left| left == 999)).await;
         counter.counts_on_from(999).await;
     });
 }
@@ -284,8 +261,7 @@ fn every_sentinel_can_be_queried_with_the_documented_permissions() {
         on_runtime(async {
             let address = format!("127.0.0.1:{}/{PRIMARY_NAME}", sentinel.port);
             let login = "sentinel_user=tidegate-sentinel&sentinel_pass=pa55";
-            let counter =
-                SentinelCounter::of(store(&format!("redis+sentinel://{address}?{login}")).await);
+            let counter = SentinelCounter::of(store(&format!("redis+sentinel://{address}?{login}")).await);
             counter.counts_on_from(1_000).await;
             let clients = sentinel.run_command(&["-a", "other", "CLIENT", "LIST"]);
             let mut ours = clients.lines().filter(|line| line.contains("tidegate"));
@@ -299,10 +275,7 @@ fn no_password_is_printed_when_a_sentinel_or_a_server_rejects_it() {
     let server = TestRedis::start(RedisProgram::Redis7, &["--requirepass", "right"]);
     on_runtime(async {
         let rejecting = FakeSentinelReply::Error("WRONGPASS planted-s3cret is wrong".to_owned());
-        let [sentinels, open] = [
-            fakes(rejecting).await,
-            fakes(FakeSentinelReply::Primary(server.port())).await,
-        ];
+        let [sentinels, open] = [fakes(rejecting).await, fakes(FakeSentinelReply::Primary(server.port())).await];
         for (fakes, begins) in [(sentinels, "sentinel: "), (open, "authentication failed")] {
             let url = url(&fakes).replace("//", "//u:planted-s3cret@");
             let url = format!("{url}?sentinel_user=s&sentinel_pass=planted-s3cret");

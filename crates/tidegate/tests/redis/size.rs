@@ -60,12 +60,9 @@ fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
 
 #[test]
 fn one_rate_of_a_subject_fits_two_hundred_bytes() {
-    for algorithm in [
-        Algorithm::TokenBucket,
-        Algorithm::FixedWindow,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowStrict,
-    ] {
+    for algorithm in
+        [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingWindowStrict]
+    {
         let one = bytes(RedisProgram::Redis7, algorithm, 1);
         assert!(one <= 200, "{algorithm}: {one} bytes");
         assert!(one >= 100, "{algorithm}: {one} bytes are too few");

@@ -25,11 +25,7 @@ impl TlsServer {
         let mut options = authority.sign(names).options(port, &authority);
         options.extend(["--tls-auth-clients".to_owned(), clients.to_owned()]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        TlsServer {
-            server: TestRedis::start(RedisProgram::Redis7, &options),
-            authority,
-            port,
-        }
+        TlsServer { server: TestRedis::start(RedisProgram::Redis7, &options), authority, port }
     }
 
     fn url(&self, host: &str) -> String {
@@ -76,10 +72,7 @@ fn a_server_with_an_unknown_authority_is_rejected_and_the_option_named() {
     on_runtime(async {
         let other = TestAuthority::new();
         let host = format!("rediss://localhost:{}", encrypted.port);
-        for url in [
-            host.clone(),
-            format!("{host}?ca={}", other.file().display()),
-        ] {
+        for url in [host.clone(), format!("{host}?ca={}", other.file().display())] {
             let text = connect_error_text(&url).await;
             assert!(text.contains("`?ca=FILE`"), "{text}");
         }
@@ -153,10 +146,7 @@ fn sentinels_and_the_server_they_name_are_both_reached_by_tls() {
     on_runtime(async {
         let url = |authority: &TestAuthority| {
             let ca = authority.file();
-            format!(
-                "rediss+sentinel://127.0.0.1:{port}/{PRIMARY_NAME}?ca={}",
-                ca.display()
-            )
+            format!("rediss+sentinel://127.0.0.1:{port}/{PRIMARY_NAME}?ca={}", ca.display())
         };
         counts(&store(&url(&encrypted.authority)).await).await;
         let other = TestAuthority::new();

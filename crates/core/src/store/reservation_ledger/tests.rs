@@ -48,21 +48,9 @@ impl LedgerFixture {
         self.ledger.make_room(&Reserve { id, ttl, set }, START)
     }
 
-    fn settle(
-        &mut self,
-        subject: u128,
-        id: u128,
-        charged_at: Nanos,
-        used: Used,
-    ) -> ReservationState {
+    fn settle(&mut self, subject: u128, id: u128, charged_at: Nanos, used: Used) -> ReservationState {
         let set = ChargeSet::of_one(charge(&self.rule, &self.limit, subject));
-        let settle = Settle {
-            id,
-            charged_at,
-            expires_at: charged_at.plus(TTL),
-            set,
-            used,
-        };
+        let settle = Settle { id, charged_at, expires_at: charged_at.plus(TTL), set, used };
         self.ledger.close(&settle)[0]
     }
 
@@ -91,10 +79,7 @@ fn entries_past_their_settle_deadline_make_room() {
         assert!(fixture.reserve(subject, subject, START, TTL));
     }
     assert!(!fixture.reserve(7, 7, at(19), TTL));
-    assert!(
-        fixture.reserve(7, 7, at(20), TTL),
-        "twice as long as it lasted"
-    );
+    assert!(fixture.reserve(7, 7, at(20), TTL), "twice as long as it lasted");
     assert_eq!(fixture.ledger.len(), 1);
 }
 
@@ -108,26 +93,12 @@ fn one_subject_takes_at_most_a_quarter_and_many_greedy_subjects_leave_room() {
     };
     assert_eq!(take_all(&mut fixture, 1), 10_000);
     for subject in 2..500 {
-        assert!(
-            take_all(&mut fixture, subject) >= MIN_PER_COUNTER,
-            "{subject}"
-        );
+        assert!(take_all(&mut fixture, subject) >= MIN_PER_COUNTER, "{subject}");
     }
-    assert!(
-        fixture.ledger.len() <= 35_000,
-        "{} of 40,000",
-        fixture.ledger.len()
-    );
-    assert_eq!(
-        fixture.check_room(1),
-        Err(LedgerFullError::Subject { open: 10_000 })
-    );
+    assert!(fixture.ledger.len() <= 35_000, "{} of 40,000", fixture.ledger.len());
+    assert_eq!(fixture.check_room(1), Err(LedgerFullError::Subject { open: 10_000 }));
     for newcomer in 1_000..1_600 {
-        assert_eq!(
-            take_all(&mut fixture, newcomer),
-            MIN_PER_COUNTER,
-            "{newcomer}"
-        );
+        assert_eq!(take_all(&mut fixture, newcomer), MIN_PER_COUNTER, "{newcomer}");
     }
 }
 
@@ -143,11 +114,7 @@ fn a_call_evicts_and_refunds_a_bounded_number() {
     }
     assert_eq!(fixture.take_expired(1, at(9)), 0, "none has expired");
     assert_eq!(fixture.take_expired(1, at(10)), MAX_REFUNDED);
-    assert_eq!(
-        fixture.take_expired(1, at(10)),
-        MAX_REFUNDED,
-        "the next ones"
-    );
+    assert_eq!(fixture.take_expired(1, at(10)), MAX_REFUNDED, "the next ones");
     assert_eq!(fixture.ledger.len(), 33_000, "they may still be settled");
     assert!(fixture.reserve(4, 0, at(20), TTL));
     assert_eq!(fixture.ledger.len(), 33_000 - MAX_EVICTED);
@@ -156,10 +123,7 @@ fn a_call_evicts_and_refunds_a_bounded_number() {
         assert!(many <= MAX_REFUNDED);
         refunded += many;
     }
-    assert!(
-        (9_999 - MAX_EVICTED..=10_000).contains(&refunded),
-        "{refunded}"
-    );
+    assert!((9_999 - MAX_EVICTED..=10_000).contains(&refunded), "{refunded}");
 }
 
 #[test]
@@ -169,31 +133,13 @@ fn an_estimate_is_refunded_once_and_settled_once() {
     for id in 0..3 {
         fixture.reserve(1, id, START, TTL);
     }
-    assert_eq!(
-        fixture.settle(1, 0, START, known()),
-        ReservationState::Open(START)
-    );
-    assert_eq!(
-        fixture.settle(1, 0, START, known()),
-        ReservationState::Unknown
-    );
-    assert_eq!(
-        fixture.settle(1, 1, START, Used::Unknown),
-        ReservationState::Open(START)
-    );
-    assert_eq!(
-        fixture.settle(1, 1, START, Used::Unknown),
-        ReservationState::Unknown
-    );
+    assert_eq!(fixture.settle(1, 0, START, known()), ReservationState::Open(START));
+    assert_eq!(fixture.settle(1, 0, START, known()), ReservationState::Unknown);
+    assert_eq!(fixture.settle(1, 1, START, Used::Unknown), ReservationState::Open(START));
+    assert_eq!(fixture.settle(1, 1, START, Used::Unknown), ReservationState::Unknown);
     assert_eq!(fixture.take_expired(1, at(10)), 1, "only the third");
-    assert_eq!(
-        fixture.settle(1, 1, START, known()),
-        ReservationState::Returned
-    );
-    assert_eq!(
-        fixture.settle(1, 2, START, known()),
-        ReservationState::Returned
-    );
+    assert_eq!(fixture.settle(1, 1, START, known()), ReservationState::Returned);
+    assert_eq!(fixture.settle(1, 2, START, known()), ReservationState::Returned);
     assert!(fixture.ledger.is_empty());
 }
 

@@ -34,10 +34,7 @@ impl BucketOracle {
         let level = BucketOracle::new(case);
         let max_delay = case.spec.max_delay;
         let max_delay = max_delay.map_or(i128::MAX, |max| ticks(level.tick, max));
-        BucketOracle {
-            max_delay: Some(max_delay),
-            ..level
-        }
+        BucketOracle { max_delay: Some(max_delay), ..level }
     }
 
     fn effective(&self, now: Nanos) -> i128 {
@@ -65,9 +62,7 @@ impl BucketOracle {
 impl LimitOracle for BucketOracle {
     fn room(&self, now: Nanos) -> u64 {
         let backlog = self.backlog(self.effective(now));
-        let too_late = self
-            .max_delay
-            .is_some_and(|max| self.drains_in(backlog) > max);
+        let too_late = self.max_delay.is_some_and(|max| self.drains_in(backlog) > max);
         if too_late {
             return 0;
         }

@@ -44,9 +44,7 @@ impl FixedWindowOracle {
         let grid = match &case.spec.window {
             Window::Span(width) => aligned(*width, Nanos::ZERO),
             Window::Shifted { width, phase } => aligned(*width, *phase),
-            Window::Edges { edges, .. } => {
-                OracleGrid::Edges(edges.iter().map(|edge| ticks(tick, *edge)).collect())
-            }
+            Window::Edges { edges, .. } => OracleGrid::Edges(edges.iter().map(|edge| ticks(tick, *edge)).collect()),
         };
         let per_tick = i128::from(tick.nanos());
         FixedWindowOracle {
@@ -93,11 +91,7 @@ impl FixedWindowOracle {
         let in_guard = |c: &GuardedAdmission| c.end == end && c.guarded && c.units > 0;
         let in_guard = self.list.iter().any(in_guard);
         let began = self.window(end - 1).0;
-        let reached = if in_guard {
-            began.max(end - self.guard)
-        } else {
-            began
-        };
+        let reached = if in_guard { began.max(end - self.guard) } else { began };
         now.max(reached)
     }
 }
@@ -111,11 +105,7 @@ impl LimitOracle for FixedWindowOracle {
     fn record(&mut self, now: Nanos, units: u64) {
         let at = self.effective(now);
         let (_, end) = self.window(at);
-        self.list.push(GuardedAdmission {
-            end,
-            guarded: end - at <= self.guard,
-            units: units.into(),
-        });
+        self.list.push(GuardedAdmission { end, guarded: end - at <= self.guard, units: units.into() });
     }
 
     fn ahead(&self, now: Nanos) -> i128 {
@@ -133,14 +123,7 @@ impl LimitOracle for FixedWindowOracle {
         let held = self.admitted_in(newest);
         let guarded = self.list.iter().filter(|c| c.end == newest && c.guarded);
         let guarded: i128 = guarded.map(|c| c.units).sum();
-        let charged = |units, guarded| GuardedAdmission {
-            end,
-            guarded,
-            units,
-        };
-        self.list = vec![
-            charged(held - guarded, false),
-            charged(guarded, end - at <= self.guard),
-        ];
+        let charged = |units, guarded| GuardedAdmission { end, guarded, units };
+        self.list = vec![charged(held - guarded, false), charged(guarded, end - at <= self.guard)];
     }
 }

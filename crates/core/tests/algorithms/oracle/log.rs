@@ -18,18 +18,8 @@ impl SlidingLogOracle {
     pub(super) fn new(case: &LimitCase) -> Self {
         let tick = case.limit.tick();
         let width = ticks(tick, case.spec.window.length());
-        let grain = if case.spec.count > 1_000 {
-            (width + 997) / 998
-        } else {
-            1
-        };
-        SlidingLogOracle {
-            limit: case.spec.count.into(),
-            width,
-            grain,
-            tick,
-            list: Vec::new(),
-        }
+        let grain = if case.spec.count > 1_000 { (width + 997) / 998 } else { 1 };
+        SlidingLogOracle { limit: case.spec.count.into(), width, grain, tick, list: Vec::new() }
     }
 
     fn stamp(&self, at: i128) -> i128 {

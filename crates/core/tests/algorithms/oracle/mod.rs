@@ -38,9 +38,7 @@ pub(crate) fn of(case: &LimitCase) -> Box<dyn LimitOracle> {
         Algorithm::SlidingLog => Box::new(log::SlidingLogOracle::new(case)),
         Algorithm::SlidingWindow => Box::new(sliding::SlidingWindowOracle::new(case)),
         Algorithm::SlidingWindowStrict => Box::new(strict::StrictWindowOracle::new(case)),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            Box::new(bucket::BucketOracle::new(case))
-        }
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => Box::new(bucket::BucketOracle::new(case)),
         Algorithm::LeakyQueue => Box::new(bucket::BucketOracle::queue(case)),
     }
 }

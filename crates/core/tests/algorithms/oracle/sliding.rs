@@ -45,8 +45,7 @@ impl LimitOracle for SlidingWindowOracle {
         let at = self.effective(now);
         let window = self.window(at);
         let into = at - window * self.width;
-        let weighed = self.admitted_in(window) * self.width
-            + self.admitted_in(window - 1) * (self.width - into);
+        let weighed = self.admitted_in(window) * self.width + self.admitted_in(window - 1) * (self.width - into);
         units((self.limit * self.width - weighed).max(0) / self.width)
     }
 

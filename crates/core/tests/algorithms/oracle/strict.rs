@@ -31,19 +31,14 @@ impl StrictWindowOracle {
     /// Time is at least the start of the newest admission's sub-window.
     fn effective(&self, now: Nanos) -> i128 {
         let now = ticks(self.tick, now);
-        newest(&self.list).map_or(now, |newest| {
-            now.max(self.sub_window_of(newest) * self.sub_window)
-        })
+        newest(&self.list).map_or(now, |newest| now.max(self.sub_window_of(newest) * self.sub_window))
     }
 }
 
 impl LimitOracle for StrictWindowOracle {
     fn room(&self, now: Nanos) -> u64 {
         let oldest = self.sub_window_of(self.effective(now)) - 10;
-        let in_view = self
-            .list
-            .iter()
-            .filter(|a| self.sub_window_of(a.at) >= oldest);
+        let in_view = self.list.iter().filter(|a| self.sub_window_of(a.at) >= oldest);
         units(self.limit - in_view.map(|a| a.units).sum::<i128>())
     }
 

@@ -108,18 +108,9 @@ impl InterimDecision {
     }
 }
 
-const NO_READING: LimitReading = LimitReading {
-    verdict: Verdict::Deny {
-        retry: Retry::Never,
-    },
-    figures: NO_FIGURES,
-};
+const NO_READING: LimitReading = LimitReading { verdict: Verdict::Deny { retry: Retry::Never }, figures: NO_FIGURES };
 
-pub(super) const NO_FIGURES: Figures = Figures {
-    remaining: 0,
-    reset_after: Nanos::ZERO,
-    more_after: Nanos::ZERO,
-};
+pub(super) const NO_FIGURES: Figures = Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO };
 
 impl<'r> DescriptorDecision<'r> {
     /// Finds every limit that `request` and its description must pass, unless a list decides. `now` is only used to
@@ -133,20 +124,13 @@ impl<'r> DescriptorDecision<'r> {
         options: DescriptorOptions,
         now: impl FnOnce() -> Nanos,
     ) -> Self {
-        let native_mode = if options.all_shadow {
-            EnforceMode::AllShadow
-        } else {
-            enforce_mode
-        };
+        let native_mode = if options.all_shadow { EnforceMode::AllShadow } else { enforce_mode };
         let plan = plan(rules, native_mode, key, request, Purpose::Check, now);
         let native_count = plan.set.charges.len();
         let mut decision = DescriptorDecision {
             plan,
             native_count,
-            progress: SmallVec::from_elem(
-                ChargeProgress::of(native_phase(described), false),
-                native_count,
-            ),
+            progress: SmallVec::from_elem(ChargeProgress::of(native_phase(described), false), native_count),
             descriptors: SmallVec::new(),
             refunds: SmallVec::new(),
             overrides: Vec::new(),
@@ -155,12 +139,7 @@ impl<'r> DescriptorDecision<'r> {
             options,
             precision: rules.descriptors.precision,
             has_passing_quota: false,
-            interim: InterimDecision {
-                admitted: true,
-                at: None,
-                source: Source::Exact,
-                clock_stepped: false,
-            },
+            interim: InterimDecision { admitted: true, at: None, source: Source::Exact, clock_stepped: false },
         };
         let matches = descriptor_match::match_each(rules, key, described);
         decision.domain_known = matches.is_some();
@@ -196,19 +175,11 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     /// Adds a descriptor and assigns a place for its figures.
-    fn add_descriptor(
-        &mut self,
-        rules: &'r RuleSet,
-        matched: DescriptorMatch<'r>,
-        hits: Hits,
-    ) -> DescriptorState<'r> {
+    fn add_descriptor(&mut self, rules: &'r RuleSet, matched: DescriptorMatch<'r>, hits: Hits) -> DescriptorState<'r> {
         self.has_passing_quota |= self.is_passing_quota(&matched, hits);
         let DescriptorMatch::Limited(limited) = &matched else {
             let figures_at = FiguresIndex::None;
-            return DescriptorState {
-                matched,
-                figures_at,
-            };
+            return DescriptorState { matched, figures_at };
         };
         let figures_at = match hits {
             Hits::Refund(_) if limited.denies_all() => FiguresIndex::None,
@@ -221,29 +192,11 @@ impl<'r> DescriptorDecision<'r> {
                 });
                 FiguresIndex::Refund(self.refunds.len() - 1)
             }
-            Hits::Charge(cost) => self.add_charge(
-                rules,
-                limited,
-                cost,
-                ChargeProgress::of(ChargePhase::Charge, false),
-            ),
-            Hits::Used(cost) => self.add_charge(
-                rules,
-                limited,
-                cost,
-                ChargeProgress::of(ChargePhase::Charge, true),
-            ),
-            Hits::Check => self.add_charge(
-                rules,
-                limited,
-                Cost::ONE,
-                ChargeProgress::of(ChargePhase::Peek, false),
-            ),
+            Hits::Charge(cost) => self.add_charge(rules, limited, cost, ChargeProgress::of(ChargePhase::Charge, false)),
+            Hits::Used(cost) => self.add_charge(rules, limited, cost, ChargeProgress::of(ChargePhase::Charge, true)),
+            Hits::Check => self.add_charge(rules, limited, Cost::ONE, ChargeProgress::of(ChargePhase::Peek, false)),
         };
-        DescriptorState {
-            matched,
-            figures_at,
-        }
+        DescriptorState { matched, figures_at }
     }
 
     /// Adds a charge to the plan.
@@ -262,11 +215,7 @@ impl<'r> DescriptorDecision<'r> {
         let class = RateClass(self.overrides.len() as u32); // at most one per descriptor
         self.plan.origins.push(Origin {
             rule: limited.rule,
-            class: if is_override {
-                class
-            } else {
-                RateClass::default()
-            },
+            class: if is_override { class } else { RateClass::default() },
             rate: 0,
             priority: Priority::default(),
         });
@@ -276,8 +225,7 @@ impl<'r> DescriptorDecision<'r> {
                 rate_text: descriptor_match::rate_text(limited),
             });
         }
-        if progress.phase == ChargePhase::Peek && self.options.zero_hits == ZeroHits::OverAboveLimit
-        {
+        if progress.phase == ChargePhase::Peek && self.options.zero_hits == ZeroHits::OverAboveLimit {
             let raised = self.raised_limit(limited, &charge);
             progress.extra_capacity = raised.capacity() - charge.limit.capacity();
             charge.limit = Cow::Owned(raised);
@@ -357,11 +305,7 @@ impl<'r> DescriptorDecision<'r> {
 /// If every descriptor only checks or refunds, the call charges no native rule either.
 fn native_phase(described: &DescribedRequest<'_>) -> ChargePhase {
     let charges = |hits| matches!(hits, Hits::Charge(_) | Hits::Used(_));
-    if described.descriptors.iter().any(|d| charges(d.hits)) {
-        ChargePhase::Charge
-    } else {
-        ChargePhase::Peek
-    }
+    if described.descriptors.iter().any(|d| charges(d.hits)) { ChargePhase::Charge } else { ChargePhase::Peek }
 }
 
 impl ChargeProgress {

@@ -5,9 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::engine::subject;
-use crate::envoy::{
-    DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Metadata, Unit,
-};
+use crate::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Metadata, Unit};
 use crate::language::{DescriptorLookup, Domain, RateClass, RuleSet, stats_key, window};
 use tidegate_core::algorithms::Limit;
 use tidegate_core::subject::{Fingerprint, FingerprintKey};
@@ -55,22 +53,14 @@ pub(super) fn match_each<'r>(
     described: &DescribedRequest<'_>,
 ) -> Option<SmallVec<[DescriptorMatch<'r>; 4]>> {
     let domain = rules.descriptors.domain(described.domain)?;
-    let mut search = Search {
-        rules,
-        domain,
-        key,
-        joined: String::new(),
-        replaced: SmallVec::new(),
-    };
+    let mut search = Search { rules, domain, key, joined: String::new(), replaced: SmallVec::new() };
     let each = described.descriptors.iter();
-    let mut matches: SmallVec<[DescriptorMatch<'r>; 4]> = each
-        .map(|descriptor| search.find_match(descriptor))
-        .collect();
+    let mut matches: SmallVec<[DescriptorMatch<'r>; 4]> =
+        each.map(|descriptor| search.find_match(descriptor)).collect();
     if !search.replaced.is_empty() {
         for matched in &mut matches {
             let replaced = |name: &str| search.replaced.contains(&name);
-            if matches!(matched, DescriptorMatch::Limited(limited) if limited.name.is_some_and(replaced))
-            {
+            if matches!(matched, DescriptorMatch::Limited(limited) if limited.name.is_some_and(replaced)) {
                 *matched = DescriptorMatch::Exempt;
             }
         }
@@ -129,11 +119,7 @@ impl<'r> Search<'r, '_> {
     }
 
     /// A limit from the request. It has no name and no mode.
-    fn override_limit(
-        &self,
-        limit_override: DescriptorOverride,
-        entries: &[DescriptorEntry<'_>],
-    ) -> MatchedLimit<'r> {
+    fn override_limit(&self, limit_override: DescriptorOverride, entries: &[DescriptorEntry<'_>]) -> MatchedLimit<'r> {
         let precision = self.rules.descriptors.precision;
         // Values from clients are no stats keys: they may be personal, and their number is unbounded.
         let keys = entries.iter().map(|(key, _)| (*key, None));
@@ -141,11 +127,7 @@ impl<'r> Search<'r, '_> {
             subject: self.subject(entries, &[]),
             requests: limit_override.requests,
             unit: limit_override.unit,
-            limit: Cow::Owned(window(
-                limit_override.requests,
-                limit_override.unit,
-                precision,
-            )),
+            limit: Cow::Owned(window(limit_override.requests, limit_override.unit, precision)),
             rule: self.domain.override_rule,
             name: None,
             shadow: false,

@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-use super::descriptor_decision::{
-    ChargePhase, ChargeProgress, DescriptorDecision, FiguresIndex, NO_FIGURES,
-};
+use super::descriptor_decision::{ChargePhase, ChargeProgress, DescriptorDecision, FiguresIndex, NO_FIGURES};
 use super::descriptor_match::{DescriptorMatch, MatchedLimit};
 use crate::envoy::{ChargeOnDenial, ZeroHits};
 use tidegate_core::store::{Charge, ChargeSet, Outcome, Role, Source};
@@ -49,21 +47,14 @@ impl<'r> DescriptorDecision<'r> {
     /// Records the reply to [`DescriptorDecision::peek_phase`].
     pub fn record_peek(&mut self, outcome: &Outcome) {
         self.interim.record(outcome);
-        self.apply_outcome(
-            outcome,
-            |progress, _| progress.phase == ChargePhase::Peek,
-            false,
-        );
+        self.apply_outcome(outcome, |progress, _| progress.phase == ChargePhase::Peek, false);
     }
 
     /// The second call: all charges. If the request is denied already, only a peek.
     pub fn charge_phase(&mut self) -> StoreCall<'_, 'r> {
         self.interim.admitted = self.may_still_pass();
-        let has_passing_quota =
-            self.has_passing_quota || self.quotas(ChargePhase::Peek).any(|allows| allows);
-        let Some(mut set) =
-            self.select_charges(|progress, _| progress.phase == ChargePhase::Charge)
-        else {
+        let has_passing_quota = self.has_passing_quota || self.quotas(ChargePhase::Peek).any(|allows| allows);
+        let Some(mut set) = self.select_charges(|progress, _| progress.phase == ChargePhase::Charge) else {
             return StoreCall::None;
         };
         if !self.interim.admitted {
@@ -83,28 +74,19 @@ impl<'r> DescriptorDecision<'r> {
         self.interim.record(outcome);
         let charged = self.interim.admitted && outcome.admitted;
         self.interim.admitted = charged;
-        self.apply_outcome(
-            outcome,
-            |progress, _| progress.phase == ChargePhase::Charge,
-            charged,
-        );
+        self.apply_outcome(outcome, |progress, _| progress.phase == ChargePhase::Charge, charged);
     }
 
     /// The call before the last, where it makes a difference: whether exhausted counters are at their limits or above.
     /// A denial from the deny cache costs no call.
     pub fn exceeded_phase(&self) -> Option<ChargeSet<'r>> {
-        let is_needed = self.options.zero_hits == ZeroHits::OverAboveLimit
-            && self.interim.source != Source::DenyCache;
+        let is_needed = self.options.zero_hits == ZeroHits::OverAboveLimit && self.interim.source != Source::DenyCache;
         if !is_needed || self.exhausted_limits().next().is_none() {
             return None;
         }
         let raised = self.exhausted_limits().map(|(at, limited)| {
             let charge = &self.plan.set.charges[at];
-            Charge {
-                limit: Cow::Owned(self.raised_limit(limited, charge)),
-                cost: Cost::ONE,
-                ..charge.clone()
-            }
+            Charge { limit: Cow::Owned(self.raised_limit(limited, charge)), cost: Cost::ONE, ..charge.clone() }
         });
         Some(self.plan.set.subset(raised))
     }
@@ -126,9 +108,8 @@ impl<'r> DescriptorDecision<'r> {
                 return None;
             };
             let progress = &self.progress[at];
-            let is_exhausted = progress.phase == ChargePhase::Charge
-                && !progress.charged
-                && progress.remaining_before == 0;
+            let is_exhausted =
+                progress.phase == ChargePhase::Charge && !progress.charged && progress.remaining_before == 0;
             is_exhausted.then_some((at, limited))
         })
     }
@@ -171,8 +152,7 @@ impl<'r> DescriptorDecision<'r> {
     fn is_force_charged(&self, progress: &ChargeProgress, at: usize) -> bool {
         let fits = progress.reading.verdict.allows();
         let left = progress.remaining_before > 0 || progress.at_limit;
-        let open =
-            at >= self.native_count && progress.phase == ChargePhase::Charge && !progress.charged;
+        let open = at >= self.native_count && progress.phase == ChargePhase::Charge && !progress.charged;
         open && left
             && match self.options.charge_on_denial {
                 ChargeOnDenial::Nothing => progress.charged_on_denial,
@@ -186,8 +166,7 @@ impl<'r> DescriptorDecision<'r> {
     fn may_still_pass(&self) -> bool {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
         let mut before = charges.filter(|(_, progress)| progress.phase != ChargePhase::Charge);
-        let denied = before
-            .any(|(c, progress)| c.role == Role::Enforce && !progress.reading.verdict.allows());
+        let denied = before.any(|(c, progress)| c.role == Role::Enforce && !progress.reading.verdict.allows());
         let mut quotas = [ChargePhase::Never, ChargePhase::Peek].into_iter();
         let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
         let any_quota = self.plan.set.charges.iter().any(is_quota);
@@ -206,10 +185,7 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     /// The charges for which `selects` is true; `None` if there are none.
-    fn select_charges(
-        &self,
-        selects: impl Fn(&ChargeProgress, usize) -> bool,
-    ) -> Option<Cow<'_, ChargeSet<'r>>> {
+    fn select_charges(&self, selects: impl Fn(&ChargeProgress, usize) -> bool) -> Option<Cow<'_, ChargeSet<'r>>> {
         let wanted = |at: &usize| selects(&self.progress[*at], *at);
         let count = (0..self.progress.len()).filter(wanted).count();
         if count == 0 {
@@ -223,12 +199,7 @@ impl<'r> DescriptorDecision<'r> {
         Some(Cow::Owned(self.plan.set.subset(charges)))
     }
 
-    fn apply_outcome(
-        &mut self,
-        outcome: &Outcome,
-        selects: impl Fn(&ChargeProgress, usize) -> bool,
-        charged: bool,
-    ) {
+    fn apply_outcome(&mut self, outcome: &Outcome, selects: impl Fn(&ChargeProgress, usize) -> bool, charged: bool) {
         let mut readings = outcome.readings.iter();
         let charges = self.plan.set.charges.iter();
         for (at, (progress, charge)) in self.progress.iter_mut().zip(charges).enumerate() {
@@ -239,11 +210,7 @@ impl<'r> DescriptorDecision<'r> {
                 let remaining = &mut progress.reading.figures.remaining;
                 *remaining = remaining.saturating_sub(progress.extra_capacity);
                 progress.charged = charged && reading.verdict.allows();
-                let cost = if progress.charged {
-                    charge.cost.get()
-                } else {
-                    0
-                };
+                let cost = if progress.charged { charge.cost.get() } else { 0 };
                 progress.remaining_before = progress.reading.figures.remaining.saturating_add(cost);
             }
         }

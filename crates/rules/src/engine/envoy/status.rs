@@ -17,12 +17,7 @@ use tidegate_core::units::Nanos;
 
 impl<'r> DescriptorDecision<'r> {
     /// The decision of a list, and the status of each descriptor.
-    pub fn decide_by_list(
-        &self,
-        rules: &'r Arc<RuleSet>,
-        listed: ListDecision,
-        at: Nanos,
-    ) -> DescriptorResponse<'r> {
+    pub fn decide_by_list(&self, rules: &'r Arc<RuleSet>, listed: ListDecision, at: Nanos) -> DescriptorResponse<'r> {
         let decision = decide_listed(Arc::clone(rules), listed, self.plan.client_hash, at);
         let mut response = DescriptorResponse {
             over_limit: !decision.allowed(),
@@ -38,17 +33,9 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     /// The response, from all replies. `now` is called if no reply had a time.
-    pub fn finish(
-        self,
-        rules: &'r Arc<RuleSet>,
-        now: impl FnOnce() -> Nanos,
-    ) -> DescriptorResponse<'r> {
+    pub fn finish(self, rules: &'r Arc<RuleSet>, now: impl FnOnce() -> Nanos) -> DescriptorResponse<'r> {
         let at = self.interim.at.unwrap_or_else(now);
-        let mut readings: SmallVec<[LimitReading; 4]> = self
-            .progress
-            .iter()
-            .map(|progress| progress.reading)
-            .collect();
+        let mut readings: SmallVec<[LimitReading; 4]> = self.progress.iter().map(|progress| progress.reading).collect();
         for descriptor in &self.descriptors {
             if let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(charge)) =
                 (&descriptor.matched, descriptor.figures_at)
@@ -67,13 +54,11 @@ impl<'r> DescriptorDecision<'r> {
         };
         let mut decision = decide(Arc::clone(rules), &self.plan, &outcome, ChargedAs::Nothing);
         let descriptors = self.descriptors.iter();
-        let mut statuses: SmallVec<[Status<'r>; 4]> = descriptors
-            .map(|descriptor| self.status(descriptor, at))
-            .collect();
+        let mut statuses: SmallVec<[Status<'r>; 4]> =
+            descriptors.map(|descriptor| self.status(descriptor, at)).collect();
         let shadow_denied = self.options.all_shadow && self.would_deny(&statuses);
         let mut descriptors = self.descriptors.iter();
-        if let Some(unmatched) =
-            descriptors.position(|each| matches!(each.matched, DescriptorMatch::Unmatched))
+        if let Some(unmatched) = descriptors.position(|each| matches!(each.matched, DescriptorMatch::Unmatched))
             && let Some(status) = native_status(rules, &decision, self.native_count)
         {
             statuses[unmatched] = status;
@@ -95,9 +80,8 @@ impl<'r> DescriptorDecision<'r> {
         let limited = || statuses.iter().filter(|status| status.limit.is_some());
         let over = limited().any(|status| status.over_limit && !status.quota);
         let mut quotas = limited().filter(|status| status.quota).peekable();
-        let all_quotas_over = quotas.peek().is_some()
-            && !self.has_passing_quota
-            && quotas.all(|status| status.over_limit);
+        let all_quotas_over =
+            quotas.peek().is_some() && !self.has_passing_quota && quotas.all(|status| status.over_limit);
         over || all_quotas_over
     }
 
@@ -105,10 +89,7 @@ impl<'r> DescriptorDecision<'r> {
         let limited = match &descriptor.matched {
             DescriptorMatch::Unmatched | DescriptorMatch::Exempt => return Status::NO_LIMIT,
             DescriptorMatch::Unlimited => {
-                return Status {
-                    remaining: u32::MAX,
-                    ..Status::NO_LIMIT
-                };
+                return Status { remaining: u32::MAX, ..Status::NO_LIMIT };
             }
             DescriptorMatch::Limited(limited) => limited,
         };
@@ -124,36 +105,19 @@ impl<'r> DescriptorDecision<'r> {
                 let (progress, charge) = (&self.progress[at], &self.plan.set.charges[at]);
                 let denied = !progress.reading.verdict.allows();
                 let left = progress.reading.figures.remaining;
-                (
-                    denied,
-                    left,
-                    progress.remaining_before,
-                    charge.limit.capacity() - progress.extra_capacity,
-                )
+                (denied, left, progress.remaining_before, charge.limit.capacity() - progress.extra_capacity)
             }
         };
         let shadow = self.is_shadow(limited);
         Status {
             over_limit: denied && !shadow,
             shadow_over_limit: denied && shadow,
-            limit: Some(StatusLimit {
-                requests: limited.requests,
-                unit: Some(limited.unit),
-                name: limited.name,
-            }),
-            remaining: if denied {
-                0
-            } else {
-                remaining_of(limited, capacity, left)
-            },
+            limit: Some(StatusLimit { requests: limited.requests, unit: Some(limited.unit), name: limited.name }),
+            remaining: if denied { 0 } else { remaining_of(limited, capacity, left) },
             reset_after: Some(limited.unit.time_left_at(at)),
             quota: self.is_quota(limited),
             metadata: limited.metadata,
-            used_before: enforced(limited).saturating_sub(remaining_of(
-                limited,
-                capacity,
-                left_before,
-            )),
+            used_before: enforced(limited).saturating_sub(remaining_of(limited, capacity, left_before)),
             stats: Some(limited.stats.clone()),
         }
     }
@@ -174,8 +138,7 @@ fn enforced(limited: &MatchedLimit<'_>) -> u32 {
 /// The status of the native rules, by the binding limit among theirs.
 fn native_status<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> Option<Status<'r>> {
     let reports = &decision.reports[..count];
-    let allows =
-        |report: &LimitReport| report.role == Role::Shadow || report.reading.verdict.allows();
+    let allows = |report: &LimitReport| report.role == Role::Shadow || report.reading.verdict.allows();
     let admitted = reports.iter().all(allows);
     let report = &reports[binding(reports, admitted)?];
     let rule = &rules.rules()[report.origin.rule as usize];
@@ -183,22 +146,14 @@ fn native_status<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> O
     let limit = &rates.limits_for(report.origin.priority)[usize::from(report.origin.rate)];
     let unit = Unit::of_length(limit.per());
     let clipped = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let Figures {
-        remaining,
-        reset_after,
-        ..
-    } = report.reading.figures;
+    let Figures { remaining, reset_after, .. } = report.reading.figures;
     let requests = match (unit, limit.algorithm().takes_burst()) {
         (Some(_), true) => limit.count(),
         _ => limit.capacity(),
     };
     Some(Status {
         over_limit: !admitted,
-        limit: Some(StatusLimit {
-            requests: clipped(requests),
-            unit,
-            name: Some(rule.name().as_str()),
-        }),
+        limit: Some(StatusLimit { requests: clipped(requests), unit, name: Some(rule.name().as_str()) }),
         remaining: if admitted { clipped(remaining) } else { 0 },
         reset_after: Some(reset_after),
         used_before: clipped(limit.capacity().saturating_sub(remaining)),

@@ -25,12 +25,7 @@ pub(crate) fn compile(
     rules: &mut Vec<Rule>,
     errors: &mut RuleErrors,
 ) -> Descriptors {
-    let mut compiler = DescriptorCompiler {
-        options,
-        rules,
-        errors,
-        rates: FxHashMap::default(),
-    };
+    let mut compiler = DescriptorCompiler { options, rules, errors, rates: FxHashMap::default() };
     let mut descriptors = Descriptors::new(options);
     for config in configs {
         compiler.compile_domain(config, &mut descriptors);
@@ -45,10 +40,7 @@ impl Descriptors {
     /// The domain of `config`, created if it does not exist yet.
     fn domain_for(&mut self, config: &DomainConfig) -> &mut Domain {
         let next = self.domains.len() as u32; // there are fewer files than `u32::MAX`
-        let at = *self
-            .by_name
-            .entry(config.domain.as_str().into())
-            .or_insert(next);
+        let at = *self.by_name.entry(config.domain.as_str().into()).or_insert(next);
         if at == next {
             self.domains.push(Domain {
                 name: config.domain.as_str().into(),
@@ -83,11 +75,7 @@ impl DescriptorCompiler<'_> {
             let message = "has no domain, or an empty one; write `domain: ...`";
             self.error(&config.location, 0, message.to_owned());
         }
-        let context = NodeContext {
-            path: &config.domain,
-            location: &config.location,
-            keys: &[],
-        };
+        let context = NodeContext { path: &config.domain, location: &config.location, keys: &[] };
         let known = descriptors.domain(&config.domain).is_some();
         let domain = descriptors.domain_for(config);
         if known && !self.options.merge_domains {
@@ -98,21 +86,12 @@ impl DescriptorCompiler<'_> {
             );
             self.error(&config.location, 0, message);
             // Compiled only to find further errors.
-            return self.compile_level(
-                &config.descriptors,
-                &context,
-                &mut DescriptorLevel::default(),
-            );
+            return self.compile_level(&config.descriptors, &context, &mut DescriptorLevel::default());
         }
         self.compile_level(&config.descriptors, &context, &mut domain.root);
     }
 
-    fn compile_level(
-        &mut self,
-        configs: &[DescriptorConfig],
-        context: &NodeContext<'_>,
-        level: &mut DescriptorLevel,
-    ) {
+    fn compile_level(&mut self, configs: &[DescriptorConfig], context: &NodeContext<'_>, level: &mut DescriptorLevel) {
         if !configs.is_empty() && context.keys.len() >= MAX_LEVELS {
             let message = format!(
                 "has descriptors under {} that are more than {MAX_LEVELS} deep; write fewer levels",
@@ -134,11 +113,7 @@ impl DescriptorCompiler<'_> {
         }
     }
 
-    fn compile_node(
-        &mut self,
-        config: &DescriptorConfig,
-        context: &NodeContext<'_>,
-    ) -> DescriptorNode {
+    fn compile_node(&mut self, config: &DescriptorConfig, context: &NodeContext<'_>) -> DescriptorNode {
         let composite_key = match config.value.as_str() {
             "" => config.key.clone(),
             value => format!("{}_{value}", config.key),
@@ -161,11 +136,7 @@ impl DescriptorCompiler<'_> {
         let path = format!("{}.{composite_key}", context.path);
         let mut keys = context.keys.to_vec();
         keys.push(&config.key);
-        let context = NodeContext {
-            path: &path,
-            location: context.location,
-            keys: &keys,
-        };
+        let context = NodeContext { path: &path, location: context.location, keys: &keys };
         let limit = config.limit.as_ref();
         let limit = limit.map(|limit| self.compile_limit(config, limit, &context));
         let mut children = DescriptorLevel::default();
@@ -173,10 +144,7 @@ impl DescriptorCompiler<'_> {
         DescriptorNode {
             composite_key: composite_key.into(),
             key_len: config.key.len(),
-            location: SourceLocation {
-                line: config.line,
-                ..context.location.clone()
-            },
+            location: SourceLocation { line: config.line, ..context.location.clone() },
             limit,
             children,
             value_to_metric: config.value_to_metric,
@@ -185,12 +153,7 @@ impl DescriptorCompiler<'_> {
         }
     }
 
-    fn compile_limit(
-        &mut self,
-        node: &DescriptorConfig,
-        config: &LimitConfig,
-        context: &NodeContext<'_>,
-    ) -> NodeLimit {
+    fn compile_limit(&mut self, node: &DescriptorConfig, config: &LimitConfig, context: &NodeContext<'_>) -> NodeLimit {
         let unit = Unit::from_name(&config.unit);
         let problem = match (config.unlimited, unit) {
             (true, Some(_)) => Some("has a unit and `unlimited`; keep one of them".to_owned()),
@@ -225,11 +188,7 @@ impl DescriptorCompiler<'_> {
             counted,
             requests_per_unit: config.requests_per_unit,
             name: (!config.name.is_empty()).then(|| config.name.as_str().into()),
-            replaces: config
-                .replaces
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect(),
+            replaces: config.replaces.iter().map(|name| name.as_str().into()).collect(),
             shadow_mode: node.shadow_mode,
             quota_mode: node.quota_mode,
             detailed_metric: node.detailed_metric,
@@ -237,27 +196,14 @@ impl DescriptorCompiler<'_> {
     }
 
     /// Adds the rule of a limit and returns its position.
-    fn add_limit_rule(
-        &mut self,
-        node: &DescriptorConfig,
-        requests: u32,
-        unit: Unit,
-        context: &NodeContext<'_>,
-    ) -> u32 {
+    fn add_limit_rule(&mut self, node: &DescriptorConfig, requests: u32, unit: Unit, context: &NodeContext<'_>) -> u32 {
         let rates = self.rates(requests, unit);
         let keys = context.keys.iter().map(|key| vec![Box::from(*key)]);
-        let location = SourceLocation {
-            line: node.line,
-            ..context.location.clone()
-        };
+        let location = SourceLocation { line: node.line, ..context.location.clone() };
         self.push_rule(Rule {
             kind: RuleKind::Descriptor,
             by: Arc::new(By::All(keys.collect())),
-            mode: if node.shadow_mode {
-                Mode::Shadow
-            } else {
-                Mode::Enforce
-            },
+            mode: if node.shadow_mode { Mode::Shadow } else { Mode::Enforce },
             options: RuleOptions {
                 specificity: context.keys.len() as u8, // at most MAX_LEVELS
                 ..RuleOptions::DEFAULT
@@ -296,14 +242,7 @@ impl DescriptorCompiler<'_> {
 
     fn error(&mut self, location: &SourceLocation, line: u32, message: String) {
         let line = if line > 0 { line } else { location.line };
-        self.errors.push(RuleError {
-            location: SourceLocation {
-                line,
-                ..location.clone()
-            },
-            rule: None,
-            message,
-        });
+        self.errors.push(RuleError { location: SourceLocation { line, ..location.clone() }, rule: None, message });
     }
 }
 
@@ -315,11 +254,6 @@ pub(crate) fn rate_text(requests: u32, unit: Unit) -> Box<str> {
 /// The window in which `requests` per `unit` are counted. A limit of 0 requests gets a window with room for one,
 /// which must never be charged. A limit above the maximum count of a window gets that maximum.
 pub(crate) fn window(requests: u32, unit: Unit, precision: Precision) -> Limit {
-    let spec = Spec::new(
-        Algorithm::FixedWindow,
-        window_count(requests),
-        unit.length(),
-    );
-    Limit::compile(&spec, precision)
-        .expect("a window of whole seconds with a count in range is exact")
+    let spec = Spec::new(Algorithm::FixedWindow, window_count(requests), unit.length());
+    Limit::compile(&spec, precision).expect("a window of whole seconds with a count in range is exact")
 }

@@ -11,10 +11,7 @@ pub struct ConfigDump<'r>(pub(crate) &'r Descriptors);
 
 impl fmt::Display for ConfigDump<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0
-            .domains
-            .iter()
-            .try_for_each(|domain| write_level(&domain.root, f))
+        self.0.domains.iter().try_for_each(|domain| write_level(&domain.root, f))
     }
 }
 
@@ -29,9 +26,7 @@ fn write_level(level: &DescriptorLevel, f: &mut fmt::Formatter<'_>) -> fmt::Resu
 }
 
 fn write_limit(limited: &NodeLimit, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    let unit = limited
-        .counted
-        .map_or("unknown", |counted| counted.unit.name());
+    let unit = limited.counted.map_or("unknown", |counted| counted.unit.name());
     writeln!(
         f,
         "{}: unit={} requests_per_unit={}, shadow_mode: {}, quota_mode: {}",

@@ -25,12 +25,8 @@ pub(crate) struct LiftedRules {
 
 /// The limits of `before` that `after` lifts. Two patterns that overlap only in part are not compared.
 pub(crate) fn lifted_rules(before: &Descriptors, after: &Descriptors) -> LiftedRules {
-    let mut diff = TreeDiff {
-        lifted: LiftedRules::default(),
-        replaced: BTreeSet::new(),
-        steps: MAX_STEPS,
-        buffer: String::new(),
-    };
+    let mut diff =
+        TreeDiff { lifted: LiftedRules::default(), replaced: BTreeSet::new(), steps: MAX_STEPS, buffer: String::new() };
     for domain in &before.domains {
         let new = after.domain(&domain.name);
         let replacers = new.map(replacers).unwrap_or_default();
@@ -94,11 +90,7 @@ fn enforced(node: &DescriptorNode) -> Option<(u32, &NodeLimit)> {
 /// Names of limits that a node which does not deny replaces, directly or through other replaced limits, each with the
 /// path of the node that replaces it.
 fn replacers(domain: &Domain) -> BTreeSet<(&str, &str)> {
-    fn collect<'a>(
-        level: &'a DescriptorLevel,
-        into: &mut Vec<&'a NodeLimit>,
-        open: &mut Vec<&'a NodeLimit>,
-    ) {
+    fn collect<'a>(level: &'a DescriptorLevel, into: &mut Vec<&'a NodeLimit>, open: &mut Vec<&'a NodeLimit>) {
         for node in &level.nodes {
             if let Some(limited) = &node.limit {
                 match enforced(node) {

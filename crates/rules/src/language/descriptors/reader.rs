@@ -22,12 +22,7 @@ enum Section {
 }
 
 impl Section {
-    const ALL: [Section; 4] = [
-        Section::Top,
-        Section::Descriptor,
-        Section::RateLimit,
-        Section::Replaced,
-    ];
+    const ALL: [Section; 4] = [Section::Top, Section::Descriptor, Section::RateLimit, Section::Replaced];
 
     /// Fields of this level. The fields of all levels are the names that the reference service knows.
     fn fields(self) -> &'static [&'static str] {
@@ -81,9 +76,7 @@ impl Section {
         let there = match owner {
             Section::Top => "at the top of the file, not indented",
             Section::Descriptor => "beside the `key` of a descriptor, indented as far",
-            Section::RateLimit | Section::Replaced => {
-                "below the `rate_limit:` of a descriptor, indented further"
-            }
+            Section::RateLimit | Section::Replaced => "below the `rate_limit:` of a descriptor, indented further",
         };
         format!("has `{field}` {here}, where it would have no effect; write it {there}")
     }
@@ -134,10 +127,7 @@ fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mu
     let mut seen: Vec<(&str, u32)> = Vec::new();
     for (name, value) in pairs {
         let Some(text) = name.text() else {
-            report.error(
-                name.line(),
-                "has a field whose name is not a text; write a name",
-            );
+            report.error(name.line(), "has a field whose name is not a text; write a name");
             continue;
         };
         if let Some((_, line)) = seen.iter().find(|(known, _)| *known == text) {
@@ -155,12 +145,7 @@ fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mu
     }
 }
 
-fn check_value(
-    section: Section,
-    (field, value): (&str, YamlNode<'_>),
-    depth: usize,
-    report: &mut Reporter<'_>,
-) {
+fn check_value(section: Section, (field, value): (&str, YamlNode<'_>), depth: usize, report: &mut Reporter<'_>) {
     let check_child = |node, report: &mut Reporter<'_>| {
         if let Some(child) = section.child(field) {
             check_mapping(node, child, depth, report);
@@ -228,11 +213,7 @@ impl<'d> MergedFields<'d> {
     }
 }
 
-fn read_descriptors(
-    fields: MergedFields<'_>,
-    level: usize,
-    report: &mut Reporter<'_>,
-) -> Vec<DescriptorConfig> {
+fn read_descriptors(fields: MergedFields<'_>, level: usize, report: &mut Reporter<'_>) -> Vec<DescriptorConfig> {
     let Some(list) = fields.get("descriptors") else {
         return Vec::new();
     };
@@ -250,15 +231,10 @@ fn read_descriptors(
         }
     };
     let maps = items.filter(|item| matches!(item.kind(), YamlValue::Map(_)));
-    maps.map(|item| read_descriptor(item, level, report))
-        .collect()
+    maps.map(|item| read_descriptor(item, level, report)).collect()
 }
 
-fn read_descriptor(
-    item: YamlNode<'_>,
-    level: usize,
-    report: &mut Reporter<'_>,
-) -> DescriptorConfig {
+fn read_descriptor(item: YamlNode<'_>, level: usize, report: &mut Reporter<'_>) -> DescriptorConfig {
     let fields = MergedFields::of(item);
     DescriptorConfig {
         line: item.line(),
@@ -308,10 +284,7 @@ fn read_replaces(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Vec<S
         YamlValue::Null => return Vec::new(),
         YamlValue::List(items) => items,
         YamlValue::Map(_) | YamlValue::Text(_) => {
-            report.error(
-                node.line(),
-                "has no list for `replaces`; write `- name: ...`",
-            );
+            report.error(node.line(), "has no list for `replaces`; write `- name: ...`");
             return Vec::new();
         }
     };
@@ -343,13 +316,11 @@ fn read_flag(fields: MergedFields<'_>, field: &str, report: &mut Reporter<'_>) -
     if let YamlValue::Null = node.kind() {
         return false;
     }
-    node.unquoted()
-        .and_then(scalar::parse_bool)
-        .unwrap_or_else(|| {
-            let message = format!("has no bool for `{field}`; write true or false");
-            report.error(node.line(), message);
-            false
-        })
+    node.unquoted().and_then(scalar::parse_bool).unwrap_or_else(|| {
+        let message = format!("has no bool for `{field}`; write true or false");
+        report.error(node.line(), message);
+        false
+    })
 }
 
 fn read_requests(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> u32 {
@@ -360,10 +331,7 @@ fn read_requests(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> u32 {
     let whole = node.unquoted().and_then(scalar::parse_integer);
     let requests = whole.and_then(|whole| u32::try_from(whole).ok());
     requests.unwrap_or_else(|| {
-        let message = format!(
-            "has no number of requests for `requests_per_unit`; write one from 0 to {}",
-            u32::MAX
-        );
+        let message = format!("has no number of requests for `requests_per_unit`; write one from 0 to {}", u32::MAX);
         report.error(node.line(), message);
         0
     })

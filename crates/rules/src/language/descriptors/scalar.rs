@@ -4,12 +4,8 @@
 use crate::envoy::Metadata;
 use crate::language::yaml::{Pairs, YamlNode, YamlValue};
 
-const TRUE_WORDS: [&str; 11] = [
-    "y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON",
-];
-const FALSE_WORDS: [&str; 11] = [
-    "n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF",
-];
+const TRUE_WORDS: [&str; 11] = ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
+const FALSE_WORDS: [&str; 11] = ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
 
 pub(super) fn parse_bool(text: &str) -> Option<bool> {
     if TRUE_WORDS.contains(&text) {
@@ -51,11 +47,7 @@ pub(super) fn parse_float(text: &str) -> Option<f64> {
     }
     let digits = text.replace('_', "");
     let numeric = |c: char| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-');
-    if digits.chars().all(numeric) {
-        digits.parse().ok()
-    } else {
-        None
-    }
+    if digits.chars().all(numeric) { digits.parse().ok() } else { None }
 }
 
 /// Metadata that responses carry. The error is the line where a name is not a text or the depth is used up.
@@ -108,21 +100,9 @@ mod tests {
     #[test]
     fn numbers_are_read_as_yaml_1_1_has_them() {
         let whole = |text| parse_integer(text).unwrap_or(-999);
-        assert_eq!(
-            ["10", "1_000", "0x1f", "010", "-3", "0"].map(whole),
-            [10, 1000, 31, 8, -3, 0]
-        );
-        assert_eq!(
-            ["", "-", "ten", "1.5", "08", "+-1", "0x"].map(parse_integer),
-            [None; 7]
-        );
-        assert_eq!(
-            ["1.5", ".5", "1e3", "-2."].map(parse_float),
-            [1.5, 0.5, 1000.0, -2.0].map(Some)
-        );
-        assert_eq!(
-            ["1.2.3.4", "v1", "", "-", "inf", "1a"].map(parse_float),
-            [None; 6]
-        );
+        assert_eq!(["10", "1_000", "0x1f", "010", "-3", "0"].map(whole), [10, 1000, 31, 8, -3, 0]);
+        assert_eq!(["", "-", "ten", "1.5", "08", "+-1", "0x"].map(parse_integer), [None; 7]);
+        assert_eq!(["1.5", ".5", "1e3", "-2."].map(parse_float), [1.5, 0.5, 1000.0, -2.0].map(Some));
+        assert_eq!(["1.2.3.4", "v1", "", "-", "inf", "1a"].map(parse_float), [None; 6]);
     }
 }

@@ -5,10 +5,7 @@ use std::borrow::Cow;
 use crate::envoy::MAX_STATS_BYTES;
 
 /// A domain and entries as `domain.key_value.key`, cut to [`MAX_STATS_BYTES`].
-pub(crate) fn stat_key<'e>(
-    domain: &str,
-    entries: impl Iterator<Item = (&'e str, Option<&'e str>)>,
-) -> String {
+pub(crate) fn stat_key<'e>(domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
     let mut text = domain.to_owned();
     for (key, value) in entries {
         text.push('.');
@@ -28,11 +25,7 @@ pub(crate) fn stat_key<'e>(
 /// which would read as levels.
 pub fn stat_name(name: &str) -> Cow<'_, str> {
     let odd = |c: char| matches!(c, ':' | '|');
-    let plain: Cow<'_, str> = if name.contains(odd) {
-        name.replace(odd, "_").into()
-    } else {
-        name.into()
-    };
+    let plain: Cow<'_, str> = if name.contains(odd) { name.replace(odd, "_").into() } else { name.into() };
     let mut out = String::new();
     let (mut rest, mut from) = (&*plain, 0);
     while let Some(address) = first_address(rest) {

@@ -50,9 +50,7 @@ impl DescriptorLevel {
     /// Whether a node of this level, or below it, has a limit that counts.
     pub(crate) fn has_limits(&self) -> bool {
         let counts = |limited: &NodeLimit| limited.counted.is_some();
-        let limits = |node: &DescriptorNode| {
-            node.limit.as_ref().is_some_and(counts) || node.children.has_limits()
-        };
+        let limits = |node: &DescriptorNode| node.limit.as_ref().is_some_and(counts) || node.children.has_limits();
         self.nodes.iter().any(limits)
     }
 }
@@ -151,12 +149,7 @@ impl DescriptorLevel {
     }
 
     /// The node for one entry. `buffer` is scratch space for joining key and value.
-    pub(crate) fn find(
-        &self,
-        key: &str,
-        value: &str,
-        buffer: &mut String,
-    ) -> Option<&DescriptorNode> {
+    pub(crate) fn find(&self, key: &str, value: &str, buffer: &mut String) -> Option<&DescriptorNode> {
         self.step(key, value, buffer).map(|(node, _)| node)
     }
 
@@ -172,12 +165,7 @@ impl DescriptorLevel {
     }
 
     /// As `find`, with how the node was matched.
-    fn step(
-        &self,
-        key: &str,
-        value: &str,
-        buffer: &mut String,
-    ) -> Option<(&DescriptorNode, MatchedBy)> {
+    fn step(&self, key: &str, value: &str, buffer: &mut String) -> Option<(&DescriptorNode, MatchedBy)> {
         buffer.clear();
         buffer.extend([key, "_", value]);
         let node = |at: &u32| &self.nodes[*at as usize];
@@ -203,11 +191,7 @@ enum MatchedBy {
 
 impl Domain {
     /// The limit for a descriptor with these entries.
-    pub(crate) fn find(
-        &self,
-        entries: &[DescriptorEntry<'_>],
-        buffer: &mut String,
-    ) -> DescriptorLookup<'_> {
+    pub(crate) fn find(&self, entries: &[DescriptorEntry<'_>], buffer: &mut String) -> DescriptorLookup<'_> {
         let mut walk = DescriptorWalk::default();
         let (mut level, mut last) = (&self.root, None);
         for (key, value) in entries {
@@ -221,9 +205,7 @@ impl Domain {
             return DescriptorLookup::NotFound; // no entries
         };
         match &node.limit {
-            Some(limited) => {
-                DescriptorLookup::Limit(walk.finish(&self.name, node, limited, entries))
-            }
+            Some(limited) => DescriptorLookup::Limit(walk.finish(&self.name, node, limited, entries)),
             None if node.children.nodes.is_empty() => DescriptorLookup::Exempt,
             None => DescriptorLookup::NotFound,
         }
@@ -259,8 +241,7 @@ impl<'r> DescriptorWalk<'r> {
         };
         let stat_value = match by {
             MatchedBy::Pattern if node.share_threshold => {
-                self.shared_patterns
-                    .push((self.stat_values.len(), of_pattern()));
+                self.shared_patterns.push((self.stat_values.len(), of_pattern()));
                 StatValue::Pattern(of_pattern())
             }
             MatchedBy::Pattern if !node.value_to_metric => StatValue::Pattern(of_pattern()),
@@ -306,11 +287,7 @@ impl<'r> DescriptorWalk<'r> {
         };
         // The reference service creates a new limit for such a stats key, and drops the metadata.
         let leaf = node.children.nodes.is_empty();
-        let lost = if limited.detailed_metric {
-            leaf
-        } else {
-            self.renamed
-        };
+        let lost = if limited.detailed_metric { leaf } else { self.renamed };
         LimitMatch {
             limit: limited,
             shared_patterns: self.shared_patterns,

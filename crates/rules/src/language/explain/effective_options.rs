@@ -76,18 +76,14 @@ impl EffectiveOptions {
         let limits = rates.limits.iter().zip(&rates.texts);
         EffectiveOptions {
             counting: rule.options.counting,
-            leases: limits
-                .filter_map(|(limit, text)| leased_rate(limit, text))
-                .collect(),
+            leases: limits.filter_map(|(limit, text)| leased_rate(limit, text)).collect(),
             ceiling: rule.priority.map(|ceilings| {
                 let priority = request.priority();
                 let limits = rates.limits_for(priority).iter();
                 EffectiveCeiling {
                     priority,
                     fraction: ceilings.of(priority),
-                    units: limits
-                        .map(|limit| (limit.capacity(), limit.full_capacity()))
-                        .collect(),
+                    units: limits.map(|limit| (limit.capacity(), limit.full_capacity())).collect(),
                 }
             }),
             soft: rule.soft,
@@ -114,11 +110,7 @@ fn leased_rate(limit: &Limit, text: &str) -> Option<LeasedRate> {
 impl fmt::Display for EffectiveOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(UnitCost { unit, cost, stated }) = &self.unit_cost {
-            let absent = if *stated {
-                ""
-            } else {
-                ", because the request names no cost in it"
-            };
+            let absent = if *stated { "" } else { ", because the request names no cost in it" };
             write!(f, "\n  cost: {cost} {unit}{absent}")?;
         }
         if let Some(ceiling) = &self.ceiling {
@@ -126,10 +118,7 @@ impl fmt::Display for EffectiveOptions {
         }
         if let Some(soft) = self.soft {
             let (threshold, max_delay) = (soft.threshold(), soft.max_delay());
-            write!(
-                f,
-                "\n  soft: delayed from {threshold} of the limit on, by up to {max_delay}"
-            )?;
+            write!(f, "\n  soft: delayed from {threshold} of the limit on, by up to {max_delay}")?;
         }
         if self.counting != Counting::Exact {
             write!(f, "\n  counting: {}", self.counting.name())?;
@@ -138,10 +127,7 @@ impl fmt::Display for EffectiveOptions {
             write!(f, ", {leased}")?;
         }
         match self.concurrent {
-            Some(concurrent) => write!(
-                f,
-                "\n  concurrent: {concurrent}, counted by acquire and release alone"
-            ),
+            Some(concurrent) => write!(f, "\n  concurrent: {concurrent}, counted by acquire and release alone"),
             None => Ok(()),
         }
     }

@@ -15,11 +15,7 @@ pub(super) struct AffixMap<T> {
 
 impl<T> Default for AffixMap<T> {
     fn default() -> Self {
-        AffixMap {
-            prefixes: Vec::new(),
-            suffixes: Vec::new(),
-            unanchored: None,
-        }
+        AffixMap { prefixes: Vec::new(), suffixes: Vec::new(), unanchored: None }
     }
 }
 
@@ -28,19 +24,13 @@ impl<T: Default> AffixMap<T> {
     pub(super) fn entry(&mut self, pattern: &str) -> &mut T {
         let start = pattern.split('*').next().unwrap_or("");
         let end = pattern.rsplit('*').next().unwrap_or("");
-        let (levels, fixed) = if start.len() >= end.len() {
-            (&mut self.prefixes, start)
-        } else {
-            (&mut self.suffixes, end)
-        };
+        let (levels, fixed) =
+            if start.len() >= end.len() { (&mut self.prefixes, start) } else { (&mut self.suffixes, end) };
         if fixed.is_empty() {
             return self.unanchored.get_or_insert_default();
         }
         let at = levels.partition_point(|(length, _)| *length < fixed.len());
-        if levels
-            .get(at)
-            .is_none_or(|(length, _)| *length != fixed.len())
-        {
+        if levels.get(at).is_none_or(|(length, _)| *length != fixed.len()) {
             levels.insert(at, (fixed.len(), FxHashMap::default()));
         }
         levels[at].1.entry(fixed.into()).or_default()

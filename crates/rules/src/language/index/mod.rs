@@ -58,11 +58,7 @@ impl RuleIndex {
     pub(crate) fn find(&self, request: &Request<'_>, visit: &mut impl FnMut(u32)) {
         self.unindexed.iter().copied().for_each(&mut *visit);
         if let Some(ip) = request.ip {
-            self.nets
-                .containing(ip)
-                .flatten()
-                .copied()
-                .for_each(&mut *visit);
+            self.nets.containing(ip).flatten().copied().for_each(&mut *visit);
         }
         if let Some(name) = request.api_key.and_then(|key| key.name) {
             self.keys.find(name, visit);
@@ -154,11 +150,7 @@ fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
     match &condition.matcher {
         AttributeMatcher::Nets(nets) => {
             for net in nets.iter() {
-                let weight = if net.prefix_len() == 0 {
-                    MATCH_ALL_WEIGHT
-                } else {
-                    1
-                };
+                let weight = if net.prefix_len() == 0 { MATCH_ALL_WEIGHT } else { 1 };
                 visit(hashed(&|hasher| net.hash(hasher)), weight);
             }
         }
@@ -167,11 +159,7 @@ fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
                 visit(hashed(&|hasher| literal.hash(hasher)), 1);
             }
             for glob in &texts.globs {
-                let weight = if glob.matches_everything() {
-                    MATCH_ALL_WEIGHT
-                } else {
-                    GLOB_WEIGHT
-                };
+                let weight = if glob.matches_everything() { MATCH_ALL_WEIGHT } else { GLOB_WEIGHT };
                 visit(hashed(&|hasher| glob.as_str().hash(hasher)), weight);
             }
         }

@@ -11,16 +11,9 @@ fn rules(matching: impl Fn(usize) -> String) -> RuleSet {
     let mut text = "version: 1\nrules:\n".to_owned();
     for i in 0..MANY {
         let matching = matching(i);
-        writeln!(
-            text,
-            "- {{ name: r{i}, match: {{ {matching} }}, by: ip, rate: 1/s }}"
-        )
-        .unwrap();
+        writeln!(text, "- {{ name: r{i}, match: {{ {matching} }}, by: ip, rate: 1/s }}").unwrap();
     }
-    let file = SourceFile {
-        name: "rules.yaml",
-        text: &text,
-    };
+    let file = SourceFile { name: "rules.yaml", text: &text };
     parse(&[file]).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
@@ -35,10 +28,7 @@ fn examined(set: &RuleSet, request: &Request<'_>) -> usize {
 fn check(matching: impl Fn(usize) -> String, request: &Request<'_>) {
     let set = rules(matching);
     let position = set.position("r7").unwrap() as u32;
-    assert!(
-        set.applicable_rules(request, Purpose::Check)
-            .contains(&position)
-    );
+    assert!(set.applicable_rules(request, Purpose::Check).contains(&position));
     let examined = examined(&set, request);
     assert!(examined <= 12, "{examined} of {MANY} rules were checked");
 }
@@ -51,30 +41,15 @@ fn path(path: &'static str) -> Request<'static> {
 fn paths() {
     check(|i| format!("path: /api/r{i}"), &path("/api/r7"));
     check(|i| format!("path: /api/r{i}/**"), &path("/api/r7/a/b"));
-    check(
-        |i| format!("path: /tenants/*/r{i}"),
-        &path("/tenants/acme/r7"),
-    );
-    check(
-        |i| format!("path: /a/*/b/*/r{i}/**"),
-        &path("/a/x/b/y/r7/z"),
-    );
+    check(|i| format!("path: /tenants/*/r{i}"), &path("/tenants/acme/r7"));
+    check(|i| format!("path: /a/*/b/*/r{i}/**"), &path("/a/x/b/y/r7/z"));
 }
 
 #[test]
 fn paths_with_a_wildcard_early_or_within_a_segment() {
-    check(
-        |i| format!("path: /files/report-{i}-*"),
-        &path("/files/report-7-x"),
-    );
-    check(
-        |i| format!("path: /files/*-{i}.csv"),
-        &path("/files/x-7.csv"),
-    );
-    check(
-        |i| format!("path: /v*/tenants/t{i}"),
-        &path("/v2/tenants/t7"),
-    );
+    check(|i| format!("path: /files/report-{i}-*"), &path("/files/report-7-x"));
+    check(|i| format!("path: /files/*-{i}.csv"), &path("/files/x-7.csv"));
+    check(|i| format!("path: /v*/tenants/t{i}"), &path("/v2/tenants/t7"));
     check(|i| format!("path: '/a/**/r{i}'"), &path("/a/b/c/r7"));
     check(|i| format!("path: '/a/**/r-{i}-*'"), &path("/a/b/c/r-7-x"));
     check(|i| format!("path: '*.type{i}'"), &path("/a/b/c.type7"));
@@ -82,40 +57,21 @@ fn paths_with_a_wildcard_early_or_within_a_segment() {
 
 #[test]
 fn other_attributes() {
-    check(
-        |i| format!("user: u{i}"),
-        &Request::default().with("user", "u7"),
-    );
-    check(
-        |i| format!("plan: 'p{i}-*'"),
-        &Request::default().with("plan", "p7-x"),
-    );
+    check(|i| format!("user: u{i}"), &Request::default().with("user", "u7"));
+    check(|i| format!("plan: 'p{i}-*'"), &Request::default().with("plan", "p7-x"));
     check(
         |i| format!("header.User-Agent: 'Bot-{i}/1.*'"),
         &Request::default().with("header.user-agent", "Bot-7/1.0 (+https://bot.example)"),
     );
-    check(
-        |i| format!("header.X-{i}: a"),
-        &Request::default().with("header.x-7", "a"),
-    );
-    let key = ApiKey {
-        digest: [0; 32],
-        tier: None,
-        name: Some("k7"),
-    };
-    let request = Request {
-        api_key: Some(key),
-        ..Request::default()
-    };
+    check(|i| format!("header.X-{i}: a"), &Request::default().with("header.x-7", "a"));
+    let key = ApiKey { digest: [0; 32], tier: None, name: Some("k7") };
+    let request = Request { api_key: Some(key), ..Request::default() };
     check(|i| format!("api_key: k{i}"), &request);
 }
 
 #[test]
 fn networks() {
-    let request = Request {
-        ip: Some([10, 0, 7, 1].into()),
-        ..Request::default()
-    };
+    let request = Request { ip: Some([10, 0, 7, 1].into()), ..Request::default() };
     check(|i| format!("ip: 10.{}.{}.0/24", i / 250, i % 250), &request);
 }
 
@@ -130,21 +86,17 @@ fn rules_are_indexed_by_their_most_selective_condition() {
 #[test]
 fn an_index_finds_all_that_a_scan_finds() {
     let patterns = [
-        "/a", "/a/**", "/a/*", "/*/b", "/**/b", "/a/**/c", "/a*/b", "/*a/b", "/a/*b*/c", "/**",
-        "*b", "*a*", "**", "/a/b/c", "/*/*", "/**/*c", "/a/", "/",
+        "/a", "/a/**", "/a/*", "/*/b", "/**/b", "/a/**/c", "/a*/b", "/*a/b", "/a/*b*/c", "/**", "*b", "*a*", "**",
+        "/a/b/c", "/*/*", "/**/*c", "/a/", "/",
     ];
-    let paths = [
-        "/", "/a", "/a/", "/a/b", "/a/b/c", "/ab/b", "/ba/b", "/b", "/a/xbx/c", "/x/y", "b", "abc",
-        "/a/b/c/b", "",
-    ];
+    let paths =
+        ["/", "/a", "/a/", "/a/b", "/a/b/c", "/ab/b", "/ba/b", "/b", "/a/xbx/c", "/x/y", "b", "abc", "/a/b/c/b", ""];
     for name in ["resource", "raw_path"] {
         let set = rules(|i| format!("{name}: ['{}', /never-{i}]", patterns[i % patterns.len()]));
         for path in paths {
             let request = Request::default().with(name, path);
             let found = set.applicable_rules(&request, Purpose::Check).to_vec();
-            let all = (0_u32..)
-                .zip(set.rules())
-                .filter(|(_, rule)| rule.applies(&request));
+            let all = (0_u32..).zip(set.rules()).filter(|(_, rule)| rule.applies(&request));
             let all = all.map(|(at, _)| at).collect::<Vec<_>>();
             assert_eq!(found, all, "{name} {path}");
         }

@@ -30,9 +30,7 @@ impl TextIndex {
 
     pub(super) fn add_glob(&mut self, glob: &Glob, rule: u32) {
         if glob.has_segments() {
-            self.path_globs
-                .get_or_insert_default()
-                .add(glob.as_str(), rule);
+            self.path_globs.get_or_insert_default().add(glob.as_str(), rule);
         } else {
             self.text_globs.entry(glob.as_str()).push(rule);
         }
@@ -45,8 +43,6 @@ impl TextIndex {
         if let Some(paths) = &self.path_globs {
             paths.find(text, visit);
         }
-        self.text_globs.find(text, &mut |rules| {
-            rules.iter().copied().for_each(&mut *visit)
-        });
+        self.text_globs.find(text, &mut |rules| rules.iter().copied().for_each(&mut *visit));
     }
 }

@@ -39,9 +39,7 @@ struct TrieWildcards {
 
 impl Default for Trie {
     fn default() -> Self {
-        Trie {
-            nodes: vec![TrieNode::default()],
-        }
+        Trie { nodes: vec![TrieNode::default()] }
     }
 }
 
@@ -91,11 +89,7 @@ impl Trie {
         here.open_ended.iter().copied().for_each(&mut *visit);
         if let Some(wildcards) = &here.wildcards {
             let mut visit_all = |rules: &RulePositions| rules.iter().copied().for_each(&mut *visit);
-            wildcards
-                .last_fixed
-                .get(last)
-                .into_iter()
-                .for_each(&mut visit_all);
+            wildcards.last_fixed.get(last).into_iter().for_each(&mut visit_all);
             wildcards.last_wild.find(last, &mut visit_all);
         }
         let Some((segment, rest)) = left.map(split_first_segment) else {
@@ -123,11 +117,7 @@ impl TrieNode {
             }
             Some(last) => {
                 let wildcards = self.wildcards.get_or_insert_default();
-                wildcards
-                    .last_fixed
-                    .entry(last.into())
-                    .or_default()
-                    .push(rule);
+                wildcards.last_fixed.entry(last.into()).or_default().push(rule);
             }
         }
     }

@@ -8,10 +8,7 @@ use tidegate_core::units::Nanos;
 /// Warns about entries of `trusted_proxies` and `allow` that cover a large part of all addresses.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let proxies = set.identity.trusted_proxies.iter();
-    if let (Some(net), Some(location)) = (
-        proxies.into_iter().find(|net| is_wide(**net)),
-        &set.identity_location,
-    ) {
+    if let (Some(net), Some(location)) = (proxies.into_iter().find(|net| is_wide(**net)), &set.identity_location) {
         let message = format!(
             "has `{net}` in `trusted_proxies`, so that every client in it chooses its own address; write the \
              networks of your proxies"
@@ -54,8 +51,7 @@ fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// Warns about entries that have expired at `now`.
 pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>) {
     for (field, list) in access_lists(set) {
-        let ended =
-            |candidate: &&LintCandidate| candidate.entry.until.is_some_and(|until| until <= now);
+        let ended = |candidate: &&LintCandidate| candidate.entry.until.is_some_and(|until| until <= now);
         for candidate in list.lint_candidates.iter().filter(ended) {
             let message = format!(
                 "has in `{field}` {}, which has ended and has no effect; remove it, or write a later \
@@ -74,9 +70,5 @@ pub(super) fn access_lists(set: &RuleSet) -> [(&'static str, &AccessList); 2] {
 
 /// A warning about no particular rule.
 pub(super) fn file_warning(location: &SourceLocation, message: String) -> Warning {
-    Warning {
-        location: location.clone(),
-        rule: None,
-        message,
-    }
+    Warning { location: location.clone(), rule: None, message }
 }

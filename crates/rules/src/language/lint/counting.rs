@@ -36,10 +36,7 @@ fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let strict = matches!(
-        rule.algorithm,
-        Algorithm::SlidingLog | Algorithm::SlidingWindowStrict
-    );
+    let strict = matches!(rule.algorithm, Algorithm::SlidingLog | Algorithm::SlidingWindowStrict);
     if strict && rule.options.counting == Counting::Lenient {
         warn(format!(
             "has counting lenient with algorithm {}, which is for limits that are never exceeded; write \
@@ -67,9 +64,7 @@ fn options_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
     ];
     for (_, field) in fields.into_iter().filter(|(is_set, _)| *is_set) {
         if has_no_limits(rule) {
-            warn(format!(
-                "has `{field}`, but no rate that it could apply to; remove it"
-            ));
+            warn(format!("has `{field}`, but no rate that it could apply to; remove it"));
         }
     }
 }

@@ -44,9 +44,7 @@ pub(super) fn check_digests<'k>(
 /// Every name of a key in rules and lists.
 pub(in crate::language) fn names(set: &RuleSet) -> Vec<String> {
     let mut names = Vec::new();
-    visit(set, &mut |use_of_key| {
-        names.push(use_of_key.name.to_owned())
-    });
+    visit(set, &mut |use_of_key| names.push(use_of_key.name.to_owned()));
     names
 }
 
@@ -56,8 +54,7 @@ struct KeyUse<'u> {
     warning: &'u dyn Fn() -> Warning,
 }
 
-const UNLISTED: &str =
-    "but no keys file lists a key of that name, so that it has no effect; correct the name";
+const UNLISTED: &str = "but no keys file lists a key of that name, so that it has no effect; correct the name";
 
 fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
     for (field, list) in access_lists(set) {
@@ -67,10 +64,7 @@ fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
             };
             let text = quoted(&candidate.entry.target);
             let message = || format!("has in `{field}` {text}, {UNLISTED}");
-            each(KeyUse {
-                name,
-                warning: &|| file_warning(&candidate.entry.location, message()),
-            });
+            each(KeyUse { name, warning: &|| file_warning(&candidate.entry.location, message()) });
         }
     }
     for rule in set.rules().iter().filter(is_native) {
@@ -85,17 +79,12 @@ fn is_native(rule: &&Rule) -> bool {
 fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
     let conditions = rule.matching.all.iter().chain(&rule.matching.none);
     for condition in conditions {
-        let (Attribute::ApiKey, AttributeMatcher::Texts(texts)) =
-            (&condition.attribute, &condition.matcher)
-        else {
+        let (Attribute::ApiKey, AttributeMatcher::Texts(texts)) = (&condition.attribute, &condition.matcher) else {
             continue;
         };
         for name in &texts.literals {
             let message = || format!("matches api_key {}, {UNLISTED}", quoted(name));
-            each(KeyUse {
-                name,
-                warning: &|| super::warning(rule, message()),
-            });
+            each(KeyUse { name, warning: &|| super::warning(rule, message()) });
         }
     }
     visit_overrides(rule, &mut |text, name| {
@@ -103,10 +92,7 @@ fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
             return;
         }
         let message = || format!("overrides {}, {UNLISTED}", quoted(text));
-        each(KeyUse {
-            name,
-            warning: &|| super::warning(rule, message()),
-        });
+        each(KeyUse { name, warning: &|| super::warning(rule, message()) });
     });
 }
 
@@ -122,9 +108,7 @@ fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
         };
         for (value, alternatives) in values.iter().zip(parts) {
             let is_key = alternatives.iter().any(|name| **name == *"api_key")
-                && alternatives
-                    .iter()
-                    .all(|name| matches!(&**name, "api_key" | "ip"));
+                && alternatives.iter().all(|name| matches!(&**name, "api_key" | "ip"));
             if is_key {
                 each(text, value);
             }

@@ -42,8 +42,9 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// The built-in attribute that other programs call `name`.
 fn built_in_equivalent(name: &str) -> Option<&'static str> {
     match name {
-        "uri" | "url" | "request_uri" | "uri_path" | "url_path" | "pathname" | "route"
-        | "endpoint" | "location" => Some("path"),
+        "uri" | "url" | "request_uri" | "uri_path" | "url_path" | "pathname" | "route" | "endpoint" | "location" => {
+            Some("path")
+        }
         "verb" | "http_method" | "request_method" => Some("method"),
         "hostname" | "authority" | "server_name" | "vhost" => Some("host"),
         "client_ip" | "remote_addr" | "source_ip" | "address" => Some("ip"),

@@ -15,11 +15,7 @@ pub(super) fn check(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
         return;
     }
     let limits = |tier: usize| {
-        let class = rule
-            .tiers
-            .get(tier)
-            .copied()
-            .unwrap_or_else(RateClass::default);
+        let class = rule.tiers.get(tier).copied().unwrap_or_else(RateClass::default);
         rule.rates(class).limits()
     };
     let is_less = |tier: usize| compare(limits(tier), limits(0)) == Ordering::Less;

@@ -19,12 +19,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
                 condition.matcher
             );
             warnings.push(super::warning(rule, message));
-        } else if let Some(condition) = rule
-            .matching
-            .none
-            .iter()
-            .find(|none| matches_everything(none))
-        {
+        } else if let Some(condition) = rule.matching.none.iter().find(|none| matches_everything(none)) {
             warnings.push(super::warning(rule, excludes_everything(condition)));
         }
     }
@@ -62,17 +57,12 @@ pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
 fn matches_everything(condition: &Condition) -> bool {
     match &condition.matcher {
         AttributeMatcher::Nets(nets) => {
-            let everywhere = |is_family: fn(&IpNet) -> bool| {
-                nets.iter()
-                    .any(|net| net.prefix_len() == 0 && is_family(net))
-            };
-            everywhere(|net| matches!(net, IpNet::V4(_)))
-                && everywhere(|net| matches!(net, IpNet::V6(_)))
+            let everywhere =
+                |is_family: fn(&IpNet) -> bool| nets.iter().any(|net| net.prefix_len() == 0 && is_family(net));
+            everywhere(|net| matches!(net, IpNet::V4(_))) && everywhere(|net| matches!(net, IpNet::V6(_)))
         }
         AttributeMatcher::Texts(texts) => match &condition.attribute {
-            Attribute::Priority => Priority::ALL
-                .iter()
-                .all(|known| texts.matches(known.name())),
+            Attribute::Priority => Priority::ALL.iter().all(|known| texts.matches(known.name())),
             Attribute::Text(name) if matches!(&**name, "path" | "method") => {
                 texts.globs.iter().any(Glob::matches_everything)
             }
@@ -109,9 +99,9 @@ fn covers(wide: &Condition, narrow: &Condition) -> bool {
         return false;
     }
     match (&wide.matcher, &narrow.matcher) {
-        (AttributeMatcher::Nets(wide), AttributeMatcher::Nets(narrow)) => narrow
-            .iter()
-            .all(|net| wide.iter().any(|wide| wide.contains(net))),
+        (AttributeMatcher::Nets(wide), AttributeMatcher::Nets(narrow)) => {
+            narrow.iter().all(|net| wide.iter().any(|wide| wide.contains(net)))
+        }
         (AttributeMatcher::Texts(wide), AttributeMatcher::Texts(narrow)) => {
             narrow.literals.iter().all(|text| wide.matches(text))
                 && narrow.globs.iter().all(|glob| {
@@ -142,10 +132,6 @@ fn always_replaced(rule: &Rule, other: &Rule, position: u32) -> bool {
         && other.mode != Mode::Off
         && other.if_missing == Default::default();
     let wider = |wide: &Condition| rule.matching.all.iter().any(|narrow| covers(wide, narrow));
-    let purpose = if rule.counts_only_permits {
-        Purpose::Acquire
-    } else {
-        Purpose::Check
-    };
+    let purpose = if rule.counts_only_permits { Purpose::Acquire } else { Purpose::Check };
     everywhere && other.displaces(rule, position, purpose) && other.matching.all.iter().all(wider)
 }

@@ -33,11 +33,7 @@ pub(super) struct EnvValues<'a> {
 
 impl<'a> EnvValues<'a> {
     pub(super) fn new(lookup: EnvLookup<'a>) -> Self {
-        EnvValues {
-            lookup,
-            errors: Vec::new(),
-            warnings: Vec::new(),
-        }
+        EnvValues { lookup, errors: Vec::new(), warnings: Vec::new() }
     }
 
     /// A text. An empty value counts as not set.
@@ -60,23 +56,14 @@ impl<'a> EnvValues<'a> {
             "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
             _ => None,
         };
-        self.read(name, "write true or false", read)
-            .unwrap_or(false)
+        self.read(name, "write true or false", read).unwrap_or(false)
     }
 
     pub(super) fn duration(&mut self, name: &'static str) -> Option<Duration> {
-        self.read(
-            name,
-            "write a duration such as 500ms, 10s or 24h",
-            parse_duration,
-        )
+        self.read(name, "write a duration such as 500ms, 10s or 24h", parse_duration)
     }
 
-    pub(super) fn number<T: FromStr>(
-        &mut self,
-        name: &'static str,
-        hint: &'static str,
-    ) -> Option<T> {
+    pub(super) fn number<T: FromStr>(&mut self, name: &'static str, hint: &'static str) -> Option<T> {
         self.read(name, hint, |text| text.parse().ok())
     }
 
@@ -151,11 +138,7 @@ mod tests {
             ("250ms", 250),
             ("1m0.5s", 60_500),
         ] {
-            assert_eq!(
-                parse_duration(text),
-                Some(Duration::from_millis(millis)),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
         }
         for text in ["", "10", "-1s", "1d", "s", "1..5s", "1s ", "999999999999h"] {
             assert_eq!(parse_duration(text), None, "{text}");

@@ -121,10 +121,5 @@ fn tls(values: &mut EnvValues<'_>) -> Option<GrpcTls> {
         );
         return None;
     };
-    Some(GrpcTls {
-        certificate: certificate.into(),
-        key: key.into(),
-        client_ca,
-        client_san,
-    })
+    Some(GrpcTls { certificate: certificate.into(), key: key.into(), client_ca, client_san })
 }

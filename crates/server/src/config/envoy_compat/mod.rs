@@ -103,16 +103,12 @@ impl EnvoyCompat {
         let store_budget = values.duration("REDIS_TIMEOUT");
         let levels = "write error, warn, info, debug or trace";
         let log_level = values.read("LOG_LEVEL", levels, log_level);
-        let log_format = values.text("LOG_FORMAT").map(|format| {
-            if format.eq_ignore_ascii_case("json") {
-                LogFormat::Json
-            } else {
-                LogFormat::Text
-            }
-        });
-        let ignored = VARIABLES.iter().filter(|variable| {
-            variable.support == VariableSupport::Ignored && values.is_set(variable.name)
-        });
+        let log_format = values
+            .text("LOG_FORMAT")
+            .map(|format| if format.eq_ignore_ascii_case("json") { LogFormat::Json } else { LogFormat::Text });
+        let ignored = VARIABLES
+            .iter()
+            .filter(|variable| variable.support == VariableSupport::Ignored && values.is_set(variable.name));
         let compat = EnvoyCompat {
             listeners,
             rules,
@@ -124,11 +120,7 @@ impl EnvoyCompat {
             ignored: ignored.collect(),
             warnings: std::mem::take(&mut values.warnings),
         };
-        if values.errors.is_empty() {
-            Ok(compat)
-        } else {
-            Err(EnvoyCompatError(std::mem::take(&mut values.errors)))
-        }
+        if values.errors.is_empty() { Ok(compat) } else { Err(EnvoyCompatError(std::mem::take(&mut values.errors))) }
     }
 
     /// The settings that have a flag.
@@ -146,19 +138,14 @@ impl EnvoyCompat {
             http: Some(listeners.http.clone()),
             admin: Some(listeners.admin.clone()),
             grpc: Some(listeners.grpc.clone()),
-            metrics: listeners
-                .metrics
-                .as_ref()
-                .map(|(address, _)| address.clone()),
+            metrics: listeners.metrics.as_ref().map(|(address, _)| address.clone()),
             metrics_path: listeners.metrics.as_ref().map(|(_, path)| path.clone()),
             grpc_max_age: listeners.max_age,
             grpc_max_age_grace: listeners.max_age_grace,
             grpc_cert: tls.map(|tls| tls.certificate.clone()),
             grpc_key: tls.map(|tls| tls.key.clone()),
             grpc_client_ca: tls.and_then(|tls| tls.client_ca.clone()),
-            grpc_client_san: tls
-                .and_then(|tls| tls.client_san.clone())
-                .map(|name| vec![name]),
+            grpc_client_san: tls.and_then(|tls| tls.client_san.clone()).map(|name| vec![name]),
             envoy_metadata: Some(self.response_options.dynamic_metadata),
             store: self.store.clone(),
             store_budget: Some(self.store_budget),
@@ -201,14 +188,8 @@ impl EnvoyCompat {
             warn!("{warning}");
         }
         if !self.ignored.is_empty() {
-            let describe =
-                |variable: &&EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
-            let variables = self
-                .ignored
-                .iter()
-                .map(describe)
-                .collect::<Vec<_>>()
-                .join("; ");
+            let describe = |variable: &&EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
+            let variables = self.ignored.iter().map(describe).collect::<Vec<_>>().join("; ");
             info!(variables, "ignored variables of the reference service");
         }
     }

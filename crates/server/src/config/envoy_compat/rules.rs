@@ -34,16 +34,11 @@ pub(crate) enum CompatRuleSource {
 }
 
 pub(super) fn read(values: &mut EnvValues<'_>) -> CompatRules {
-    let folder = CompatRuleSource::Folder {
-        path: folder(values),
-        dot_files: !values.flag("RUNTIME_IGNOREDOTFILES"),
-    };
+    let folder = CompatRuleSource::Folder { path: folder(values), dot_files: !values.flag("RUNTIME_IGNOREDOTFILES") };
     let plane = control_plane(values);
     let source = match values.text("CONFIG_TYPE").as_deref() {
         None | Some("FILE") => folder,
-        Some("GRPC_XDS_SOTW") => {
-            plane.map_or(folder, |plane| CompatRuleSource::Xds(Box::new(plane)))
-        }
+        Some("GRPC_XDS_SOTW") => plane.map_or(folder, |plane| CompatRuleSource::Xds(Box::new(plane))),
         Some(_) => {
             values.reject("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
             folder
@@ -68,32 +63,19 @@ fn folder(values: &mut EnvValues<'_>) -> PathBuf {
 }
 
 fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
-    let mut plane = ControlPlane::at(
-        &values
-            .text("CONFIG_GRPC_XDS_SERVER_URL")
-            .unwrap_or_else(|| "localhost:18000".to_owned()),
-    );
+    let mut plane =
+        ControlPlane::at(&values.text("CONFIG_GRPC_XDS_SERVER_URL").unwrap_or_else(|| "localhost:18000".to_owned()));
     if plane.is_none() {
-        values.reject(
-            "CONFIG_GRPC_XDS_SERVER_URL",
-            "is not an address; write HOST:PORT",
-        );
+        values.reject("CONFIG_GRPC_XDS_SERVER_URL", "is not an address; write HOST:PORT");
     }
     let node = node(values);
     let headers = headers(values);
     let tls = tls(values);
     let backoff = Backoff {
-        first: values
-            .duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL")
-            .unwrap_or(Duration::from_secs(10)),
-        max: values
-            .duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL")
-            .unwrap_or(Duration::from_secs(60)),
+        first: values.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL").unwrap_or(Duration::from_secs(10)),
+        max: values.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL").unwrap_or(Duration::from_secs(60)),
     };
-    let bytes = values.number(
-        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-        "write a number of bytes",
-    );
+    let bytes = values.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "write a number of bytes");
     let plane = plane.as_mut()?;
     plane.node = node;
     plane.headers = headers;
@@ -108,15 +90,11 @@ fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
 /// The node identity. Metadata is `NAME=VALUE,NAME=VALUE`. Invalid pairs are left out, as in the reference service.
 fn node(values: &mut EnvValues<'_>) -> XdsNodeInfo {
     let id = values.text("CONFIG_GRPC_XDS_NODE_ID");
-    let metadata = values
-        .text("CONFIG_GRPC_XDS_NODE_METADATA")
-        .unwrap_or_default();
+    let metadata = values.text("CONFIG_GRPC_XDS_NODE_METADATA").unwrap_or_default();
     let pairs = metadata.split(',').filter_map(|pair| pair.split_once('='));
     XdsNodeInfo {
         id: id.unwrap_or_else(|| "default".to_owned()),
-        metadata: pairs
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .collect(),
+        metadata: pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
     }
 }
 
@@ -161,9 +139,5 @@ fn tls(values: &mut EnvValues<'_>) -> Option<XdsTlsFiles> {
             None
         }
     };
-    Some(XdsTlsFiles {
-        authorities,
-        client_certificate,
-        name,
-    })
+    Some(XdsTlsFiles { authorities, client_certificate, name })
 }

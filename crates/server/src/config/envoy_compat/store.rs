@@ -11,10 +11,7 @@ const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of thi
 pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
     warn_of_ignored(values);
     backend(values);
-    let kind = values
-        .text("REDIS_TYPE")
-        .unwrap_or_default()
-        .to_ascii_lowercase();
+    let kind = values.text("REDIS_TYPE").unwrap_or_default().to_ascii_lowercase();
     let socket = values.text("REDIS_SOCKET_TYPE");
     let login = RedisLogin::of(values.text("REDIS_AUTH"));
     let sentinel = RedisLogin::of(values.text("REDIS_SENTINEL_AUTH"));
@@ -27,10 +24,7 @@ pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
     let text = match kind.as_str() {
         "single" | "" => match is_socket(socket.as_deref(), &url) {
             Some(true) if tls.enabled => {
-                values.reject(
-                    "REDIS_TLS",
-                    "is set, and REDIS_URL is a unix socket; unset one",
-                );
+                values.reject("REDIS_TLS", "is set, and REDIS_URL is a unix socket; unset one");
                 return None;
             }
             Some(true) => socket_address(&url, &login),
@@ -40,10 +34,7 @@ pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
                 return None;
             }
         },
-        "cluster" => tls.to_url(
-            &format!("+cluster://{}{}", login.userinfo(), list(&url)),
-            &[],
-        ),
+        "cluster" => tls.to_url(&format!("+cluster://{}{}", login.userinfo(), list(&url)), &[]),
         "sentinel" => {
             let list = list(&url);
             let Some((name, hosts)) = list.split_once(',') else {
@@ -57,10 +48,7 @@ pub(super) fn address(values: &mut EnvValues<'_>) -> Option<StoreUrl> {
             tls.to_url(&rest, &sentinel.options("sentinel_user", "sentinel_pass"))
         }
         _ => {
-            values.reject(
-                "REDIS_TYPE",
-                "is unknown; write single, sentinel or cluster",
-            );
+            values.reject("REDIS_TYPE", "is unknown; write single, sentinel or cluster");
             return None;
         }
     };
@@ -113,15 +101,8 @@ fn single_address(url: &str, login: &RedisLogin, tls: &StoreTls) -> String {
         (None, Some(rest)) => (true, rest),
         (None, None) => (false, url),
     };
-    let own = if rest.contains('@') {
-        String::new()
-    } else {
-        login.userinfo()
-    };
-    let tls = StoreTls {
-        enabled: tls.enabled || encrypted,
-        ..tls.clone()
-    };
+    let own = if rest.contains('@') { String::new() } else { login.userinfo() };
+    let tls = StoreTls { enabled: tls.enabled || encrypted, ..tls.clone() };
     tls.to_url(&format!("://{own}{rest}"), &[])
 }
 
@@ -155,11 +136,7 @@ impl RedisLogin {
     }
 
     /// In the form of query options.
-    fn options(
-        &self,
-        user: &'static str,
-        password: &'static str,
-    ) -> Vec<(&'static str, Option<String>)> {
+    fn options(&self, user: &'static str, password: &'static str) -> Vec<(&'static str, Option<String>)> {
         vec![(user, self.user.clone()), (password, self.password.clone())]
     }
 }
@@ -191,9 +168,7 @@ impl StoreTls {
 }
 
 fn query(options: &[(&'static str, Option<String>)]) -> String {
-    let given = options
-        .iter()
-        .filter_map(|(name, value)| Some(format!("{name}={}", percent_encode(value.as_ref()?))));
+    let given = options.iter().filter_map(|(name, value)| Some(format!("{name}={}", percent_encode(value.as_ref()?))));
     match given.reduce(|all, one| format!("{all}&{one}")) {
         Some(all) => format!("?{all}"),
         None => String::new(),
@@ -203,13 +178,5 @@ fn query(options: &[(&'static str, Option<String>)]) -> String {
 /// Percent-encodes a text for any part of an address.
 fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    text.bytes()
-        .map(|byte| {
-            if plain(byte) {
-                char::from(byte).to_string()
-            } else {
-                format!("%{byte:02X}")
-            }
-        })
-        .collect()
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }

@@ -24,29 +24,17 @@ pub(crate) struct EnvoyVariable {
 
 const fn honoured(name: &'static str, meaning: &'static str) -> EnvoyVariable {
     let support = VariableSupport::Honoured;
-    EnvoyVariable {
-        name,
-        support,
-        meaning,
-    }
+    EnvoyVariable { name, support, meaning }
 }
 
 const fn partly(name: &'static str, meaning: &'static str) -> EnvoyVariable {
     let support = VariableSupport::Partly;
-    EnvoyVariable {
-        name,
-        support,
-        meaning,
-    }
+    EnvoyVariable { name, support, meaning }
 }
 
 const fn ignored(name: &'static str, meaning: &'static str) -> EnvoyVariable {
     let support = VariableSupport::Ignored;
-    EnvoyVariable {
-        name,
-        support,
-        meaning,
-    }
+    EnvoyVariable { name, support, meaning }
 }
 
 /// The variable of this name, if the reference service has it.
@@ -69,10 +57,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; default 0.0.0.0"),
     honoured("GRPC_PORT", "see `GRPC_HOST`; default 8081"),
     honoured("GRPC_UDS", "`--grpc unix:PATH`, instead of the port"),
-    partly(
-        "DEBUG_HOST",
-        "`--admin` with `DEBUG_PORT`; always 127.0.0.1 without `--admin-token-file`",
-    ),
+    partly("DEBUG_HOST", "`--admin` with `DEBUG_PORT`; always 127.0.0.1 without `--admin-token-file`"),
     honoured("DEBUG_PORT", "see `DEBUG_HOST`; default 6070"),
     honoured("GRPC_MAX_CONNECTION_AGE", "`--grpc-max-age`"),
     honoured("GRPC_MAX_CONNECTION_AGE_GRACE", "`--grpc-max-age-grace`"),
@@ -82,101 +67,47 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("GRPC_CLIENT_TLS_CACERT", "`--grpc-client-ca`"),
     honoured("GRPC_CLIENT_TLS_SAN", "`--grpc-client-san`"),
     honoured("CONFIG_TYPE", "`FILE` or `GRPC_XDS_SOTW`"),
-    honoured(
-        "RUNTIME_ROOT",
-        "`--rules` is ROOT/SUBDIRECTORY/APPDIRECTORY",
-    ),
+    honoured("RUNTIME_ROOT", "`--rules` is ROOT/SUBDIRECTORY/APPDIRECTORY"),
     honoured("RUNTIME_SUBDIRECTORY", "see `RUNTIME_ROOT`"),
-    honoured(
-        "RUNTIME_APPDIRECTORY",
-        "see `RUNTIME_ROOT`; default `config`",
-    ),
-    partly(
-        "RUNTIME_IGNOREDOTFILES",
-        "whether files `.x` are ignored; names that begin with `..` always are",
-    ),
+    honoured("RUNTIME_APPDIRECTORY", "see `RUNTIME_ROOT`; default `config`"),
+    partly("RUNTIME_IGNOREDOTFILES", "whether files `.x` are ignored; names that begin with `..` always are"),
     ignored("RUNTIME_WATCH_ROOT", "both kinds of change are detected"),
     honoured("MERGE_DOMAIN_CONFIG", "whether files may share a domain"),
-    honoured(
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "whether to open the listeners before the first xDS response",
-    ),
+    honoured("FORCE_START_WITHOUT_INITIAL_CONFIG", "whether to open the listeners before the first xDS response"),
     honoured("CONFIG_GRPC_XDS_SERVER_URL", "`--xds xds://HOST:PORT`"),
     honoured("CONFIG_GRPC_XDS_NODE_ID", "`?node=ID`; default `default`"),
     honoured("CONFIG_GRPC_XDS_NODE_METADATA", "sent with the node"),
-    honoured(
-        "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-        "sent with the stream",
-    ),
-    honoured(
-        "CONFIG_GRPC_XDS_SERVER_USE_TLS",
-        "whether the next four apply",
-    ),
+    honoured("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "sent with the stream"),
+    honoured("CONFIG_GRPC_XDS_SERVER_USE_TLS", "whether the next four apply"),
     honoured("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "authorities to trust"),
     honoured("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "the name to expect"),
     honoured("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "client certificate"),
     honoured("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "its key"),
-    ignored(
-        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-        "one back-off for connecting and subscribing",
-    ),
-    honoured(
-        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-        "first wait; default 10s",
-    ),
-    honoured(
-        "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-        "longest wait; default 60s",
-    ),
+    ignored("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "one back-off for connecting and subscribing"),
+    honoured("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "first wait; default 10s"),
+    honoured("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "longest wait; default 60s"),
     ignored("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "waits double"),
     ignored("XDS_CLIENT_BACKOFF_JITTER", "waits always have jitter"),
-    honoured(
-        "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-        "default 4 MiB, at most 64 MiB",
-    ),
-    honoured(
-        "SHADOW_MODE",
-        "descriptors may be over limit, the request never is",
-    ),
+    honoured("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "default 4 MiB, at most 64 MiB"),
+    honoured("SHADOW_MODE", "descriptors may be over limit, the request never is"),
     honoured("QUOTA_MODE", "every descriptor is a quota"),
-    honoured(
-        "RESPONSE_DYNAMIC_METADATA",
-        "whether responses carry metadata",
-    ),
-    honoured(
-        "NEAR_LIMIT_RATIO",
-        "fraction from which `near_limit` counts; default 0.8",
-    ),
+    honoured("RESPONSE_DYNAMIC_METADATA", "whether responses carry metadata"),
+    honoured("NEAR_LIMIT_RATIO", "fraction from which `near_limit` counts; default 0.8"),
     honoured(
         "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
         "if set, a denied request charges only the limits that deny it; otherwise all of its limits",
     ),
-    honoured(
-        "LIMIT_RESPONSE_HEADERS_ENABLED",
-        "whether the next three are sent",
-    ),
+    honoured("LIMIT_RESPONSE_HEADERS_ENABLED", "whether the next three are sent"),
     honoured("LIMIT_LIMIT_HEADER", "default `RateLimit-Limit`"),
     honoured("LIMIT_REMAINING_HEADER", "default `RateLimit-Remaining`"),
     honoured("LIMIT_RESET_HEADER", "default `RateLimit-Reset`"),
-    honoured(
-        "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
-        "whether health requires a configuration with a domain",
-    ),
-    ignored(
-        "EXPIRATION_JITTER_MAX_SECONDS",
-        "keys expire once they no longer affect a decision",
-    ),
+    honoured("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "whether health requires a configuration with a domain"),
+    ignored("EXPIRATION_JITTER_MAX_SECONDS", "keys expire once they no longer affect a decision"),
     ignored("LOCAL_CACHE_SIZE_IN_BYTES", "denials are always cached"),
-    honoured(
-        "CACHE_KEY_PREFIX",
-        "deployments with different prefixes have separate counters in one Redis",
-    ),
+    honoured("CACHE_KEY_PREFIX", "deployments with different prefixes have separate counters in one Redis"),
     partly("BACKEND_TYPE", "`redis`; `memcache` is an error"),
     honoured("REDIS_TYPE", "`single`, `sentinel` or `cluster`"),
-    honoured(
-        "REDIS_URL",
-        "`--store`; without it, counters are in memory, with a warning",
-    ),
+    honoured("REDIS_URL", "`--store`; without it, counters are in memory, with a warning"),
     honoured("REDIS_SOCKET_TYPE", "`tcp` or `unix`"),
     honoured("REDIS_AUTH", "[USER:]PASSWORD"),
     honoured("REDIS_SENTINEL_AUTH", "[USER:]PASSWORD"),
@@ -184,30 +115,18 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("REDIS_TLS_CACERT", "`?ca=`"),
     honoured("REDIS_TLS_CLIENT_CERT", "`?cert=`"),
     honoured("REDIS_TLS_CLIENT_KEY", "`?key=`"),
-    partly(
-        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
-        "ignored with a warning: certificates are always verified",
-    ),
-    honoured(
-        "REDIS_TIMEOUT",
-        "`--store-budget`; default 1 s, and never later than 5 ms before the caller's deadline",
-    ),
+    partly("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "ignored with a warning: certificates are always verified"),
+    honoured("REDIS_TIMEOUT", "`--store-budget`; default 1 s, and never later than 5 ms before the caller's deadline"),
     ignored("REDIS_POOL_SIZE", POOL),
     ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
     ignored("REDIS_PIPELINE_WINDOW", POOL),
     ignored("REDIS_PIPELINE_LIMIT", POOL),
     ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
-    ignored(
-        "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
-        "a node without its store decides from its share and is healthy",
-    ),
+    ignored("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "a node without its store decides from its share and is healthy"),
     ignored("REDIS_STARTUP_INITIAL_INTERVAL", START),
     ignored("REDIS_STARTUP_MAX_INTERVAL", START),
     ignored("REDIS_STARTUP_MAX_ELAPSED_TIME", START),
-    partly(
-        "REDIS_PERSECOND",
-        "ignored with a warning: there is one store for all windows",
-    ),
+    partly("REDIS_PERSECOND", "ignored with a warning: there is one store for all windows"),
     ignored("REDIS_PERSECOND_TYPE", ONE_STORE),
     ignored("REDIS_PERSECOND_URL", ONE_STORE),
     ignored("REDIS_PERSECOND_SOCKET_TYPE", ONE_STORE),
@@ -229,10 +148,7 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     ignored("MEMCACHE_TLS_CLIENT_KEY", MEMCACHE),
     ignored("MEMCACHE_TLS_CACERT", MEMCACHE),
     ignored("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
-    honoured(
-        "LOG_LEVEL",
-        "`--log-level`; default info; `RUST_LOG` takes precedence",
-    ),
+    honoured("LOG_LEVEL", "`--log-level`; default info; `RUST_LOG` takes precedence"),
     honoured("LOG_FORMAT", "`--log-format`"),
     ignored("USE_STATSD", STATSD),
     ignored("STATSD_HOST", STATSD),

@@ -36,10 +36,7 @@ fn check_bad(given: &[(&str, &str)], want: &[&str]) {
 #[track_caller]
 fn check_store(given: &[(&str, &str)], want: &str) {
     let compat = read(given);
-    assert_eq!(
-        compat.store.as_ref().map_or("memory", StoreUrl::expose),
-        want
-    );
+    assert_eq!(compat.store.as_ref().map_or("memory", StoreUrl::expose), want);
     assert!(!format!("{compat:?}").contains("planted"), "{compat:?}");
     assert!(!compat.warnings.concat().contains("planted"));
 }
@@ -64,10 +61,7 @@ fn the_docs_have_the_table() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/envoy-compat.md");
     let docs = std::fs::read_to_string(file).unwrap();
     let table = table::markdown();
-    assert!(
-        docs.contains(&table),
-        "docs/envoy-compat.md should have:\n\n{table}"
-    );
+    assert!(docs.contains(&table), "docs/envoy-compat.md should have:\n\n{table}");
 }
 
 #[test]
@@ -78,52 +72,26 @@ fn ignored_variables_are_reported_by_name() {
             assert_ne!(known.support, VariableSupport::Ignored, "{}", known.name);
             continue;
         };
-        let ignored: Vec<_> = compat
-            .ignored
-            .iter()
-            .map(|variable| variable.name)
-            .collect();
+        let ignored: Vec<_> = compat.ignored.iter().map(|variable| variable.name).collect();
         let is_ignored = ignored == [known.name];
-        assert_eq!(
-            is_ignored,
-            known.support == VariableSupport::Ignored,
-            "{}",
-            known.name
-        );
+        assert_eq!(is_ignored, known.support == VariableSupport::Ignored, "{}", known.name);
     }
 }
 
 #[test]
 fn an_empty_environment_is_the_reference_with_its_defaults() {
     let compat = read(&[]);
-    let CompatListeners {
-        http, admin, grpc, ..
-    } = &compat.listeners;
+    let CompatListeners { http, admin, grpc, .. } = &compat.listeners;
     let addresses = [http, grpc, admin].map(ToString::to_string);
-    assert_eq!(
-        addresses,
-        ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]
-    );
+    assert_eq!(addresses, ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]);
     let CompatRuleSource::Folder { path, dot_files } = &compat.rules.source else {
         panic!("{:?}", compat.rules.source);
     };
-    assert_eq!(
-        (path.to_str(), *dot_files),
-        (Some("/srv/runtime_data/current/config"), true)
-    );
+    assert_eq!((path.to_str(), *dot_files), (Some("/srv/runtime_data/current/config"), true));
     assert!(!compat.rules.merge_domains && !compat.rules.start_without_config);
     assert_eq!(compat.rules.counter_prefix, "");
-    assert_eq!(
-        compat.response_options.descriptor_options.charge_on_denial,
-        ChargeOnDenial::All
-    );
-    assert_eq!(
-        (
-            compat.response_options.headers,
-            compat.response_options.near_ratio
-        ),
-        (None, 0.8)
-    );
+    assert_eq!(compat.response_options.descriptor_options.charge_on_denial, ChargeOnDenial::All);
+    assert_eq!((compat.response_options.headers, compat.response_options.near_ratio), (None, 0.8));
     assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.ignored.is_empty());
 }
 
@@ -139,15 +107,7 @@ fn listeners_keep_their_addresses() {
         ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "90s"),
     ]);
-    let CompatListeners {
-        http,
-        admin,
-        grpc,
-        max_age,
-        max_age_grace,
-        tls,
-        metrics,
-    } = compat.listeners;
+    let CompatListeners { http, admin, grpc, max_age, max_age_grace, tls, metrics } = compat.listeners;
     let addresses = [http, grpc, admin].map(|address| address.to_string());
     assert_eq!(addresses, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
     assert_eq!(max_age, Some(Duration::from_secs(5400)));
@@ -155,10 +115,7 @@ fn listeners_keep_their_addresses() {
     assert_eq!((tls, metrics), (None, None));
     let compat = read(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "2")]);
     assert_eq!(compat.listeners.grpc.to_string(), "unix:/run/rl.sock");
-    check_bad(
-        &[("PORT", "http"), ("GRPC_PORT", "65536")],
-        &["PORT is `http`", "GRPC_PORT is `65536`"],
-    );
+    check_bad(&[("PORT", "http"), ("GRPC_PORT", "65536")], &["PORT is `http`", "GRPC_PORT is `65536`"]);
 }
 
 #[test]
@@ -171,15 +128,8 @@ fn metrics_keep_their_address() {
     assert_eq!(metrics_url(&[on]), "0.0.0.0:9090/metrics");
     let given = [on, ("PROMETHEUS_ADDR", ":7"), ("PROMETHEUS_PATH", "/m")];
     assert_eq!(metrics_url(&given), "0.0.0.0:7/m");
-    assert_eq!(
-        metrics_url(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]),
-        "127.0.0.1:7/metrics"
-    );
-    assert_eq!(
-        read(&given[1..]).listeners.metrics,
-        None,
-        "it is not enabled"
-    );
+    assert_eq!(metrics_url(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]), "127.0.0.1:7/metrics");
+    assert_eq!(read(&given[1..]).listeners.metrics, None, "it is not enabled");
     check_bad(&[("PROMETHEUS_ADDR", "7")], &["write [HOST]:PORT"]);
 }
 
@@ -207,16 +157,10 @@ fn tls_files_are_kept() {
     assert_eq!(read(&files).listeners.tls, None, "it is not enabled");
     let on = [&files[..], &[("GRPC_SERVER_USE_TLS", "true")]].concat();
     let tls = read(&on).listeners.tls.unwrap();
-    assert_eq!(
-        (tls.certificate.to_str(), tls.key.to_str()),
-        (Some("/c"), Some("/k"))
-    );
+    assert_eq!((tls.certificate.to_str(), tls.key.to_str()), (Some("/c"), Some("/k")));
     assert_eq!(tls.client_ca.unwrap().to_str(), Some("/ca"));
     assert_eq!(tls.client_san.as_deref(), Some("envoy.example"));
-    check_bad(
-        &[("GRPC_SERVER_USE_TLS", "true")],
-        &["GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"],
-    );
+    check_bad(&[("GRPC_SERVER_USE_TLS", "true")], &["GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"]);
 }
 
 #[test]
@@ -233,17 +177,11 @@ fn rules_keep_their_folder() {
     let CompatRuleSource::Folder { path, dot_files } = compat.rules.source else {
         panic!("no folder");
     };
-    assert_eq!(
-        (path.to_str(), dot_files),
-        (Some("/data/ratelimit/limits"), false)
-    );
+    assert_eq!((path.to_str(), dot_files), (Some("/data/ratelimit/limits"), false));
     assert!(compat.rules.merge_domains && compat.rules.start_without_config);
     assert_eq!(compat.rules.counter_prefix, "blue:");
     check_bad(&[("CONFIG_TYPE", "ETCD")], &["write FILE or GRPC_XDS_SOTW"]);
-    check_bad(
-        &[("MERGE_DOMAIN_CONFIG", "yes")],
-        &["MERGE_DOMAIN_CONFIG is `yes`; write true or false"],
-    );
+    check_bad(&[("MERGE_DOMAIN_CONFIG", "yes")], &["MERGE_DOMAIN_CONFIG is `yes`; write true or false"]);
 }
 
 #[test]
@@ -253,10 +191,7 @@ fn a_control_plane_keeps_its_settings() {
         ("CONFIG_GRPC_XDS_SERVER_URL", "plane:18000"),
         ("CONFIG_GRPC_XDS_NODE_ID", "gate"),
         ("CONFIG_GRPC_XDS_NODE_METADATA", "a=1,b=2=3,odd"),
-        (
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-            "x-token:planted,y:1",
-        ),
+        ("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "x-token:planted,y:1"),
         ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
         ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "/ca"),
         ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "plane.example"),
@@ -275,10 +210,8 @@ fn a_control_plane_keeps_its_settings() {
     let mut want: ControlPlane = text.parse().unwrap();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     want.node.metadata = vec![pair("a", "1"), pair("b", "2=3")];
-    want.headers = vec![
-        ("x-token".parse().unwrap(), "planted".parse().unwrap()),
-        ("y".parse().unwrap(), "1".parse().unwrap()),
-    ];
+    want.headers =
+        vec![("x-token".parse().unwrap(), "planted".parse().unwrap()), ("y".parse().unwrap(), "1".parse().unwrap())];
     want.backoff.first = Duration::from_secs(2);
     want.backoff.max = Duration::from_secs(5);
     want.set_max_message_bytes(1000);
@@ -288,14 +221,8 @@ fn a_control_plane_keeps_its_settings() {
     };
     assert_eq!(usual.node.id, "default");
     assert_eq!(usual.backoff.first, Duration::from_secs(10));
-    check_bad(
-        &[("CONFIG_GRPC_XDS_SERVER_URL", "plane")],
-        &["write HOST:PORT"],
-    );
-    check_bad(
-        &[("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "planted")],
-        &["write NAME:VALUE"],
-    );
+    check_bad(&[("CONFIG_GRPC_XDS_SERVER_URL", "plane")], &["write HOST:PORT"]);
+    check_bad(&[("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "planted")], &["write NAME:VALUE"]);
 }
 
 #[test]
@@ -312,10 +239,7 @@ fn response_options_are_kept() {
         ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
     ]);
     let response_options = compat.response_options;
-    assert_eq!(
-        response_options.descriptor_options.charge_on_denial,
-        ChargeOnDenial::Violated
-    );
+    assert_eq!(response_options.descriptor_options.charge_on_denial, ChargeOnDenial::Violated);
     assert!(
         response_options.descriptor_options.all_quota
             && response_options.descriptor_options.all_shadow
@@ -340,18 +264,9 @@ fn the_store_is_the_same_redis() {
     check_store(&[("REDIS_URL", "redis:6379")], "redis://redis:6379");
     check_store(&[("REDIS_URL", "/run/r.sock")], "unix:/run/r.sock");
     let auth = ("REDIS_AUTH", "u:plan/ted:x");
-    check_store(
-        &[("REDIS_URL", "/run/r.sock"), auth],
-        "unix:/run/r.sock?user=u&pass=plan%2Fted%3Ax",
-    );
-    check_store(
-        &[tcp, ("REDIS_URL", "r:1"), ("REDIS_AUTH", "p@ss")],
-        "redis://:p%40ss@r:1",
-    );
-    check_store(
-        &[tcp, ("REDIS_URL", "redis://a:b@r:1/3"), auth],
-        "redis://a:b@r:1/3",
-    );
+    check_store(&[("REDIS_URL", "/run/r.sock"), auth], "unix:/run/r.sock?user=u&pass=plan%2Fted%3Ax");
+    check_store(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_AUTH", "p@ss")], "redis://:p%40ss@r:1");
+    check_store(&[tcp, ("REDIS_URL", "redis://a:b@r:1/3"), auth], "redis://a:b@r:1/3");
     let tls = [
         ("REDIS_TLS", "true"),
         ("REDIS_TLS_CACERT", "/ca"),
@@ -360,10 +275,7 @@ fn the_store_is_the_same_redis() {
     ];
     let given = [&tls[..], &[tcp, ("REDIS_URL", "r:1")]].concat();
     check_store(&given, "rediss://r:1?ca=%2Fca&cert=%2Fc&key=%2Fk");
-    check_store(
-        &[("REDIS_TLS", "true"), tcp, ("REDIS_URL", "rediss://r:1")],
-        "rediss://r:1",
-    );
+    check_store(&[("REDIS_TLS", "true"), tcp, ("REDIS_URL", "rediss://r:1")], "rediss://r:1");
     let cluster = [("REDIS_TYPE", "CLUSTER"), ("REDIS_URL", "a:1,b:2"), auth];
     check_store(&cluster, "redis+cluster://u:plan%2Fted%3Ax@a:1,b:2");
     let sentinels = [
@@ -372,10 +284,7 @@ fn the_store_is_the_same_redis() {
         ("REDIS_AUTH", "p"),
         ("REDIS_SENTINEL_AUTH", "s:q"),
     ];
-    check_store(
-        &sentinels,
-        "redis+sentinel://:p@a:1,b:2/main?sentinel_user=s&sentinel_pass=q",
-    );
+    check_store(&sentinels, "redis+sentinel://:p@a:1,b:2/main?sentinel_user=s&sentinel_pass=q");
     let compat = read(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_TIMEOUT", "50ms")]);
     assert_eq!(compat.store_budget, Duration::from_millis(50));
     let without_timeout = read(&[tcp, ("REDIS_URL", "r:1")]);
@@ -387,20 +296,9 @@ fn the_store_is_the_same_redis() {
 async fn every_address_is_accepted_by_the_store() {
     let urls = [
         vec![("REDIS_URL", "r:1"), ("REDIS_AUTH", "u:p@/:,#%?&+ ")],
-        vec![
-            ("REDIS_URL", "/run/r.sock"),
-            ("REDIS_AUTH", "u:p@/:,#%?&+ "),
-        ],
-        vec![
-            ("REDIS_URL", "a:1,b:2"),
-            ("REDIS_TYPE", "cluster"),
-            ("REDIS_AUTH", "p,"),
-        ],
-        vec![
-            ("REDIS_URL", "m,a:1"),
-            ("REDIS_TYPE", "sentinel"),
-            ("REDIS_SENTINEL_AUTH", "p&"),
-        ],
+        vec![("REDIS_URL", "/run/r.sock"), ("REDIS_AUTH", "u:p@/:,#%?&+ ")],
+        vec![("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "cluster"), ("REDIS_AUTH", "p,")],
+        vec![("REDIS_URL", "m,a:1"), ("REDIS_TYPE", "sentinel"), ("REDIS_SENTINEL_AUTH", "p&")],
     ];
     for given in urls {
         let url = read(&given).store.unwrap();
@@ -412,41 +310,19 @@ async fn every_address_is_accepted_by_the_store() {
 
 #[test]
 fn an_unsupported_store_is_an_error_with_its_remedy() {
-    check_bad(
-        &[("BACKEND_TYPE", "memcache")],
-        &["not supported", "set REDIS_URL"],
-    );
+    check_bad(&[("BACKEND_TYPE", "memcache")], &["not supported", "set REDIS_URL"]);
     check_bad(&[("BACKEND_TYPE", "etcd")], &["BACKEND_TYPE is unknown"]);
-    check_bad(
-        &[("REDIS_TYPE", "ring"), ("REDIS_URL", "a:1")],
-        &["single, sentinel or cluster"],
-    );
-    check_bad(
-        &[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "planted")],
-        &["NAME,HOST:PORT"],
-    );
-    check_bad(
-        &[
-            ("REDIS_TLS", "1"),
-            ("REDIS_URL", "/r"),
-            ("REDIS_AUTH", "planted"),
-        ],
-        &["unset one"],
-    );
-    check_bad(
-        &[("REDIS_SOCKET_TYPE", "udp"), ("REDIS_URL", "a:1")],
-        &["tcp or unix"],
-    );
+    check_bad(&[("REDIS_TYPE", "ring"), ("REDIS_URL", "a:1")], &["single, sentinel or cluster"]);
+    check_bad(&[("REDIS_TYPE", "sentinel"), ("REDIS_URL", "planted")], &["NAME,HOST:PORT"]);
+    check_bad(&[("REDIS_TLS", "1"), ("REDIS_URL", "/r"), ("REDIS_AUTH", "planted")], &["unset one"]);
+    check_bad(&[("REDIS_SOCKET_TYPE", "udp"), ("REDIS_URL", "a:1")], &["tcp or unix"]);
 }
 
 #[test]
 fn ignored_variables_that_matter_cause_a_warning() {
     for name in ["REDIS_PERSECOND", "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"] {
         let warnings = read(&[(name, "1"), ("REDIS_URL", "a:1")]).warnings;
-        assert!(
-            warnings.len() == 1 && warnings[0].starts_with(name),
-            "{warnings:?}"
-        );
+        assert!(warnings.len() == 1 && warnings[0].starts_with(name), "{warnings:?}");
     }
 }
 
@@ -455,21 +331,14 @@ fn log_levels_are_kept() {
     let compat = read(&[("LOG_LEVEL", "WARN"), ("LOG_FORMAT", "JSON")]);
     assert_eq!(compat.log_level, Some(LogLevel::Warn));
     assert_eq!(compat.log_format, Some(LogFormat::Json));
-    assert_eq!(
-        read(&[("LOG_FORMAT", "text")]).log_format,
-        Some(LogFormat::Text)
-    );
+    assert_eq!(read(&[("LOG_FORMAT", "text")]).log_format, Some(LogFormat::Text));
     check_bad(&[("LOG_LEVEL", "loud")], &["LOG_LEVEL is `loud`"]);
 }
 
 #[test]
 fn all_errors_are_reported_at_once() {
     check_bad(
-        &[
-            ("PORT", "x"),
-            ("REDIS_TIMEOUT", "soon"),
-            ("BACKEND_TYPE", "memcache"),
-        ],
+        &[("PORT", "x"), ("REDIS_TIMEOUT", "soon"), ("BACKEND_TYPE", "memcache")],
         &["PORT", "REDIS_TIMEOUT", "BACKEND_TYPE"],
     );
 }

@@ -30,9 +30,7 @@ struct AdminTokenDigest([u8; 32]);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AdminAccessError {
     /// Any machine on the network could use it.
-    #[error(
-        "--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback"
-    )]
+    #[error("--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback")]
     Exposed { place: String },
     /// The token file cannot be used.
     #[error("{file}: {reason}")]
@@ -48,9 +46,7 @@ impl AdminAccess {
     ) -> Result<Self, AdminAccessError> {
         let token = token_file.map(read_token).transpose()?;
         if token.is_none() && !address.is_local() {
-            return Err(AdminAccessError::Exposed {
-                place: address.to_string(),
-            });
+            return Err(AdminAccessError::Exposed { place: address.to_string() });
         }
         let hosts = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Ok(AdminAccess { token, hosts })
@@ -61,8 +57,8 @@ impl AdminAccess {
         let authority = request_authority(parts)?;
         let host = authority.as_deref().map(host_without_port);
         // A web page cannot know the token. With a token the host is therefore checked only against configured names.
-        let must_check_host = matches!(peer, EndpointAddress::Tcp(_))
-            && (self.token.is_none() || !self.hosts.is_empty());
+        let must_check_host =
+            matches!(peer, EndpointAddress::Tcp(_)) && (self.token.is_none() || !self.hosts.is_empty());
         if must_check_host && !host.is_some_and(|host| self.is_allowed_host(host)) {
             return Err(ApiError::UnknownHost);
         }
@@ -71,9 +67,7 @@ impl AdminAccess {
             && !is_read_only
         {
             let origin = origin.to_str().unwrap_or_default();
-            let origin_authority = origin
-                .split_once("://")
-                .map(|(_, authority)| authority.to_ascii_lowercase());
+            let origin_authority = origin.split_once("://").map(|(_, authority)| authority.to_ascii_lowercase());
             if origin_authority.is_none() || origin_authority != authority {
                 return Err(ApiError::CrossOrigin);
             }
@@ -85,10 +79,7 @@ impl AdminAccess {
     }
 
     fn is_allowed_host(&self, host: &str) -> bool {
-        let address = host
-            .trim_start_matches('[')
-            .trim_end_matches(']')
-            .parse::<IpAddr>();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         host == "localhost"
             || address.is_ok_and(|ip| ip.to_canonical().is_loopback())
             || self.hosts.iter().any(|known| known == host)
@@ -97,10 +88,7 @@ impl AdminAccess {
 
 impl AdminTokenDigest {
     fn matches(&self, parts: &Parts) -> bool {
-        let header = parts
-            .headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
+        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let Some((scheme, token)) = header.and_then(|value| value.split_once([' ', '\t'])) else {
             return false;
         };
@@ -110,17 +98,11 @@ impl AdminTokenDigest {
 }
 
 fn read_token(file: &Path) -> Result<AdminTokenDigest, AdminAccessError> {
-    let token_file_error = |reason: String| AdminAccessError::TokenFile {
-        file: file.display().to_string(),
-        reason,
-    };
-    let text =
-        std::fs::read_to_string(file).map_err(|error| token_file_error(error.to_string()))?;
+    let token_file_error = |reason: String| AdminAccessError::TokenFile { file: file.display().to_string(), reason };
+    let text = std::fs::read_to_string(file).map_err(|error| token_file_error(error.to_string()))?;
     let token = text.trim();
     if token.len() < MIN_TOKEN_LEN {
-        return Err(token_file_error(format!(
-            "a token has {MIN_TOKEN_LEN} characters or more"
-        )));
+        return Err(token_file_error(format!("a token has {MIN_TOKEN_LEN} characters or more")));
     }
     Ok(AdminTokenDigest(Sha256::digest(token).into()))
 }
@@ -134,11 +116,9 @@ fn request_authority(parts: &Parts) -> Result<Option<String>, ApiError> {
     let mut lines = parts.headers.get_all(header::HOST).iter();
     let line = lines.next();
     if lines.next().is_some() {
-        return Err(InputError {
-            field: "host".to_owned(),
-            reason: "has more than one line; send one".to_owned(),
-        }
-        .into());
+        return Err(
+            InputError { field: "host".to_owned(), reason: "has more than one line; send one".to_owned() }.into()
+        );
     }
     let target = parts.uri.authority().map(Authority::as_str);
     let authority = target.or_else(|| line.and_then(|line| line.to_str().ok()));
@@ -178,32 +158,12 @@ mod tests {
 
     #[test]
     fn a_host_name_that_an_attacker_points_at_loopback_is_rejected() {
-        let access = AdminAccess::new(
-            &address("127.0.0.1:8082"),
-            None,
-            &["ops.example".to_owned()],
-        )
-        .unwrap();
-        for host in [
-            "localhost:8082",
-            "127.0.0.1",
-            "[::1]:8082",
-            "ops.example:8082",
-            "LOCALHOST",
-        ] {
+        let access = AdminAccess::new(&address("127.0.0.1:8082"), None, &["ops.example".to_owned()]).unwrap();
+        for host in ["localhost:8082", "127.0.0.1", "[::1]:8082", "ops.example:8082", "LOCALHOST"] {
             assert_eq!(check(&access, "GET", &[("host", host)]), Ok(()), "{host}");
         }
-        for host in [
-            "evil.example:8082",
-            "127.0.0.1.evil.example",
-            "192.0.2.1",
-            "",
-        ] {
-            assert_eq!(
-                check(&access, "GET", &[("host", host)]),
-                Err(ApiError::UnknownHost),
-                "{host}"
-            );
+        for host in ["evil.example:8082", "127.0.0.1.evil.example", "192.0.2.1", ""] {
+            assert_eq!(check(&access, "GET", &[("host", host)]), Err(ApiError::UnknownHost), "{host}");
         }
         assert_eq!(check(&access, "GET", &[]), Err(ApiError::UnknownHost));
     }
@@ -217,19 +177,12 @@ mod tests {
             let is_bad = matches!(&two, Err(ApiError::Input(bad)) if bad.field == "host");
             assert!(is_bad, "{pair:?}: {two:?}");
         }
-        let authorize_target = |target: &str, host: &str| {
-            access.authorize(&local(), &parts("GET", target, &[("host", host)]))
-        };
+        let authorize_target =
+            |target: &str, host: &str| access.authorize(&local(), &parts("GET", target, &[("host", host)]));
         let other = authorize_target("http://evil.example/metrics", "localhost");
         assert_eq!(other, Err(ApiError::UnknownHost));
-        assert_eq!(
-            authorize_target("http://localhost:8082/metrics", "localhost"),
-            Ok(())
-        );
-        assert_eq!(
-            authorize_target("http://localhost/metrics", "evil.example"),
-            Ok(())
-        );
+        assert_eq!(authorize_target("http://localhost:8082/metrics", "localhost"), Ok(()));
+        assert_eq!(authorize_target("http://localhost/metrics", "evil.example"), Ok(()));
     }
 
     #[test]
@@ -240,11 +193,7 @@ mod tests {
         assert_eq!(from("http://localhost:8082"), Ok(()));
         assert_eq!(from("http://evil.example"), Err(ApiError::CrossOrigin));
         assert_eq!(from("null"), Err(ApiError::CrossOrigin));
-        assert_eq!(
-            check(&access, "POST", &[host]),
-            Ok(()),
-            "no browser, no origin"
-        );
+        assert_eq!(check(&access, "POST", &[host]), Ok(()), "no browser, no origin");
     }
 
     #[test]
@@ -254,21 +203,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "0123456789abcdef\n").unwrap();
         let access = AdminAccess::new(&wide, Some(file.path()), &[]).unwrap();
-        let shown = |text| {
-            check(
-                &access,
-                "GET",
-                &[("host", "node7"), ("authorization", text)],
-            )
-        };
+        let shown = |text| check(&access, "GET", &[("host", "node7"), ("authorization", text)]);
         assert_eq!(shown("Bearer 0123456789abcdef"), Ok(()));
         assert_eq!(shown("bearer\t 0123456789abcdef"), Ok(()));
         assert_eq!(shown("Bearer 0123456789abcdeX"), Err(ApiError::WrongToken));
         assert_eq!(shown("0123456789abcdef"), Err(ApiError::WrongToken));
-        assert_eq!(
-            check(&access, "GET", &[("host", "node7")]),
-            Err(ApiError::WrongToken)
-        );
+        assert_eq!(check(&access, "GET", &[("host", "node7")]), Err(ApiError::WrongToken));
         std::fs::write(file.path(), "short").unwrap();
         assert!(AdminAccess::new(&wide, Some(file.path()), &[]).is_err());
     }

@@ -25,12 +25,7 @@ pub(crate) struct MetricsListener {
 }
 
 impl HttpHandler for MetricsListener {
-    async fn handle(
-        &self,
-        _: &EndpointAddress,
-        _: &ConnectionUnread,
-        request: Request<Incoming>,
-    ) -> HttpResponse {
+    async fn handle(&self, _: &EndpointAddress, _: &ConnectionUnread, request: Request<Incoming>) -> HttpResponse {
         let error = match (request.uri().path() == &*self.path, request.method()) {
             (true, &Method::GET) => None,
             (true, _) => Some(ApiError::Method { allow: "GET" }),
@@ -41,9 +36,7 @@ impl HttpHandler for MetricsListener {
             Some(error) => error.to_response(&self.service.ids.next()),
         };
         let no_store = HeaderValue::from_static("no-store");
-        response
-            .headers_mut()
-            .insert(header::CACHE_CONTROL, no_store);
+        response.headers_mut().insert(header::CACHE_CONTROL, no_store);
         response
     }
 

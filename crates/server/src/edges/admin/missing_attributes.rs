@@ -16,39 +16,23 @@ pub(super) fn for_inspect(explanation: &Explanation) -> Vec<Value> {
 
 /// Those rules for a reset, and the rules whose counter other clients share. With `by: global` no attribute is missing.
 pub(super) fn for_reset(explanation: &Explanation) -> Vec<Value> {
-    to_json(explanation, |view| {
-        missing_of_rule(view).or_else(|| shared_counter(view))
-    })
+    to_json(explanation, |view| missing_of_rule(view).or_else(|| shared_counter(view)))
 }
 
 /// Those rules for a reset of the rule named `rule` alone.
 pub(super) fn for_rule_reset(rule: &str, explanation: &Explanation) -> Vec<Value> {
-    to_json(explanation, |view| {
-        (view.rule.as_str() == rule)
-            .then(|| missing_of_rule(view))
-            .flatten()
-    })
+    to_json(explanation, |view| (view.rule.as_str() == rule).then(|| missing_of_rule(view)).flatten())
 }
 
-fn to_json<'e>(
-    explanation: &'e Explanation,
-    missing: impl Fn(&'e RuleView) -> Option<Vec<&'e str>>,
-) -> Vec<Value> {
+fn to_json<'e>(explanation: &'e Explanation, missing: impl Fn(&'e RuleView) -> Option<Vec<&'e str>>) -> Vec<Value> {
     let rules = explanation.rules.iter();
     let missing = rules.filter_map(|view| Some((view.rule.as_str(), missing(view)?)));
-    missing
-        .map(|(rule, attributes)| json!({"rule": rule, "attributes": attributes}))
-        .collect()
+    missing.map(|(rule, attributes)| json!({"rule": rule, "attributes": attributes})).collect()
 }
 
 fn missing_of_rule(view: &RuleView) -> Option<Vec<&str>> {
     match &view.applicability {
-        Applicability::Unmatched {
-            attribute,
-            found: None,
-            negated: false,
-            ..
-        } => Some(vec![attribute]),
+        Applicability::Unmatched { attribute, found: None, negated: false, .. } => Some(vec![attribute]),
         Applicability::Skipped => {
             let absent = view.subject.iter().filter(|part| !is_present(part));
             Some(absent.map(|part| &*part.wanted).collect())
@@ -127,10 +111,7 @@ mod tests {
             ])
         );
         assert!(for_rule_reset("ceiling", &explanation).is_empty());
-        assert_eq!(
-            for_rule_reset("login", &explanation),
-            [json!({"rule": "login", "attributes": ["path"]})]
-        );
+        assert_eq!(for_rule_reset("login", &explanation), [json!({"rule": "login", "attributes": ["path"]})]);
         // The address replaces the organisation, and it has a counter of its own.
         request.ip = Some("203.0.113.9".parse().unwrap());
         assert_eq!(

@@ -22,15 +22,9 @@ pub(super) fn store_json(condition: &StoreCondition) -> Value {
             "seconds": outage.since.elapsed().as_secs(),
         })
     });
-    let durability = condition
-        .durability
-        .as_ref()
-        .map(|failure| json!({"kind": failure.kind, "cause": failure.cause}));
-    let errors: serde_json::Map<String, Value> = condition
-        .errors
-        .iter()
-        .map(|(kind, count)| (kind.name().to_owned(), json!(count)))
-        .collect();
+    let durability = condition.durability.as_ref().map(|failure| json!({"kind": failure.kind, "cause": failure.cause}));
+    let errors: serde_json::Map<String, Value> =
+        condition.errors.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count))).collect();
     json!({
         "kind": condition.kind,
         "exact": condition.is_exact,
@@ -77,17 +71,11 @@ mod tests {
         assert_eq!(page["outage"]["kind"], "auth");
         assert_eq!(page["outage"]["cause"], "WRONGPASS: correct the password");
         assert_eq!(page["errors"], json!({"auth": 5}));
-        let well = StoreCondition {
-            outage: None,
-            ..condition
-        };
+        let well = StoreCondition { outage: None, ..condition };
         assert_eq!(store_json(&well)["outage"], Value::Null);
         assert_eq!(store_json(&well)["durability"], Value::Null);
         let not_durable = StoreCondition {
-            durability: Some(DurabilityFailure {
-                kind: "replica",
-                cause: "no replica is connected".to_owned(),
-            }),
+            durability: Some(DurabilityFailure { kind: "replica", cause: "no replica is connected".to_owned() }),
             ..well
         };
         let want = json!({"kind": "replica", "cause": "no replica is connected"});

@@ -40,12 +40,7 @@ pub(crate) struct AdminListener {
 }
 
 impl HttpHandler for AdminListener {
-    async fn handle(
-        &self,
-        peer: &EndpointAddress,
-        _: &ConnectionUnread,
-        request: Request<Incoming>,
-    ) -> HttpResponse {
+    async fn handle(&self, peer: &EndpointAddress, _: &ConnectionUnread, request: Request<Incoming>) -> HttpResponse {
         let (parts, body) = request.into_parts();
         let id = self.service.ids.next();
         let result = self.route(&id, peer, &parts, body).await;
@@ -57,10 +52,7 @@ impl HttpHandler for AdminListener {
         }
         let mut response = result.unwrap_or_else(|error| error.to_response(&id));
         let headers = response.headers_mut();
-        headers.insert(
-            header::X_CONTENT_TYPE_OPTIONS,
-            HeaderValue::from_static("nosniff"),
-        );
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response
     }
@@ -104,22 +96,15 @@ impl AdminListener {
                 let attributes = query_attributes(parts.uri.query().unwrap_or_default())?;
                 self.inspect(id, attributes.as_bytes()).await
             }
-            ("/v1/subjects", &Method::POST) => {
-                self.inspect(id, &body::read(body, body::MAX_SMALL_BODY).await?)
-                    .await
-            }
+            ("/v1/subjects", &Method::POST) => self.inspect(id, &body::read(body, body::MAX_SMALL_BODY).await?).await,
             ("/v1/subjects", &Method::DELETE) | ("/v1/subjects/reset", &Method::POST) => {
                 let rule = rule_to_reset(parts.uri.query().unwrap_or_default())?;
                 let body = body::read(body, body::MAX_SMALL_BODY).await?;
                 self.reset(id, rule.as_deref(), &body).await
             }
-            ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => {
-                Err(ApiError::Method { allow: "GET" })
-            }
+            ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => Err(ApiError::Method { allow: "GET" }),
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(ApiError::Method { allow: "POST" }),
-            ("/v1/subjects", _) => Err(ApiError::Method {
-                allow: "GET, POST, DELETE",
-            }),
+            ("/v1/subjects", _) => Err(ApiError::Method { allow: "GET, POST, DELETE" }),
             _ => Err(ApiError::NotFound),
         }
     }
@@ -146,12 +131,7 @@ impl AdminListener {
 
     fn rules(&self) -> Value {
         let policy = self.service.limiter.policy().get();
-        let names: Vec<&str> = policy
-            .rules
-            .rules()
-            .iter()
-            .map(|rule| rule.name().as_str())
-            .collect();
+        let names: Vec<&str> = policy.rules.rules().iter().map(|rule| rule.name().as_str()).collect();
         json!({
             "version": policy.version(),
             "hash": *self.service.metrics.reload.hash.lock(),
@@ -163,8 +143,7 @@ impl AdminListener {
 
     /// Reloads the rules and responds with the result.
     async fn reload(&self, id: &DecisionId) -> Result<HttpResponse, ApiError> {
-        let (policy_watcher, service) =
-            (Arc::clone(&self.policy_watcher), Arc::clone(&self.service));
+        let (policy_watcher, service) = (Arc::clone(&self.policy_watcher), Arc::clone(&self.service));
         let reload = tokio::task::spawn_blocking(move || policy_watcher.reload(&service)).await;
         let reload = reload.map_err(|_| ApiError::Internal)?;
         let mut body = json!({
@@ -182,22 +161,14 @@ impl AdminListener {
         let check_request = parse_single(body)?;
         let view = self.service.limiter.view();
         let missing = missing_attributes::for_inspect(&view.explain(check_request.request.clone()));
-        let usages = view
-            .inspect(check_request.request)
-            .await
-            .map_err(store_unavailable)?;
+        let usages = view.inspect(check_request.request).await.map_err(store_unavailable)?;
         let limits: Vec<Value> = usages.iter().map(usage_json).collect();
         let body = json!({"id": id.as_str(), "limits": limits, "missing": missing});
         Ok(ok_response(id, &body))
     }
 
     /// Resets the counters of one client, or only that of the rule named in the query.
-    async fn reset(
-        &self,
-        id: &DecisionId,
-        rule: Option<&str>,
-        body: &[u8],
-    ) -> Result<HttpResponse, ApiError> {
+    async fn reset(&self, id: &DecisionId, rule: Option<&str>, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
         let view = self.service.limiter.view();
         let explanation = view.explain(check_request.request.clone());
@@ -231,9 +202,7 @@ pub(super) fn metrics_page(service: &Service) -> HttpResponse {
     }
     let mut response = Response::new(Bytes::from(page).into());
     let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, content_type);
+    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
 }
 
@@ -246,11 +215,7 @@ fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
         CheckBody::One(check_request) => Ok(*check_request),
         CheckBody::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();
-            Err(InputError {
-                field: String::new(),
-                reason,
-            }
-            .into())
+            Err(InputError { field: String::new(), reason }.into())
         }
     }
 }
@@ -298,11 +263,7 @@ fn rule_to_reset(query: &str) -> Result<Option<String>, ApiError> {
 }
 
 fn invalid_rule(reason: &str) -> ApiError {
-    InputError {
-        field: "rule".to_owned(),
-        reason: reason.to_owned(),
-    }
-    .into()
+    InputError { field: "rule".to_owned(), reason: reason.to_owned() }.into()
 }
 
 fn percent_decode(text: &str) -> Result<String, ApiError> {
@@ -313,9 +274,7 @@ fn percent_decode(text: &str) -> Result<String, ApiError> {
             b'+' => b' ',
             b'%' => {
                 let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let value = digit(rest.next())
-                    .zip(digit(rest.next()))
-                    .map(|(a, b)| a * 16 + b);
+                let value = digit(rest.next()).zip(digit(rest.next())).map(|(a, b)| a * 16 + b);
                 let value = value.and_then(|value| u8::try_from(value).ok());
                 value.ok_or_else(invalid_query)?
             }
@@ -327,11 +286,7 @@ fn percent_decode(text: &str) -> Result<String, ApiError> {
 
 fn invalid_query() -> ApiError {
     let reason = "invalid escape; write %XX, as UTF-8".to_owned();
-    InputError {
-        field: "query".to_owned(),
-        reason,
-    }
-    .into()
+    InputError { field: "query".to_owned(), reason }.into()
 }
 
 #[cfg(test)]
@@ -341,10 +296,7 @@ mod tests {
     #[test]
     fn a_query_becomes_attributes() {
         let body = query_attributes("ip=203.0.113.9&user=a+b%2fc").unwrap();
-        assert_eq!(
-            body,
-            r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#
-        );
+        assert_eq!(body, r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#);
         assert!(query_attributes("a=%zz").is_err() && query_attributes("a=%ff").is_err());
     }
 }

@@ -30,18 +30,12 @@ impl CallerDeadline {
     pub(super) fn of(headers: &HeaderMap, default: Option<Duration>) -> Self {
         let timeout = headers.get(TIMEOUT).and_then(|text| parse(text.as_bytes()));
         let max = timeout.map(|timeout| timeout.saturating_sub(REPLY_MARGIN));
-        CallerDeadline {
-            began: Instant::now(),
-            max: max.or(default),
-        }
+        CallerDeadline { began: Instant::now(), max: max.or(default) }
     }
 
     /// A caller that waits for as long as the store may take.
     pub(super) fn unbounded() -> Self {
-        CallerDeadline {
-            began: Instant::now(),
-            max: None,
-        }
+        CallerDeadline { began: Instant::now(), max: None }
     }
 
     /// The remaining time.

@@ -31,14 +31,10 @@ pub(crate) enum EnvoyError {
     #[error("a {what} has more than {max} bytes")]
     TooLong { what: &'static str, max: usize },
     /// An override limit without a valid unit.
-    #[error(
-        "descriptor {descriptor} has an override limit with the unknown unit {unit}; use a unit of the protocol"
-    )]
+    #[error("descriptor {descriptor} has an override limit with the unknown unit {unit}; use a unit of the protocol")]
     UnknownUnit { descriptor: usize, unit: u64 },
     /// An override limit per several units. Read as per one unit it would be another limit.
-    #[error(
-        "descriptor {descriptor} has an override limit per {times} units; write it per one unit"
-    )]
+    #[error("descriptor {descriptor} has an override limit per {times} units; write it per one unit")]
     SeveralUnits { descriptor: usize, times: u64 },
     /// The domain is empty. The text is that of the reference service, for which operators search their logs.
     #[error("rate limit domain must not be empty")]
@@ -155,10 +151,7 @@ mod tests {
         let response = EnvoyError::NoDomain.to_response();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["grpc-status"], "2");
-        assert_eq!(
-            response.headers()["grpc-message"],
-            "rate limit domain must not be empty"
-        );
+        assert_eq!(response.headers()["grpc-message"], "rate limit domain must not be empty");
         assert_eq!(response.headers()["content-type"], "application/grpc");
     }
 

@@ -19,15 +19,13 @@ pub(super) const PREFIX_BYTES: usize = 5;
 pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     let rest = kind.and_then(|kind| kind.strip_prefix(b"application/grpc"));
-    matches!(rest, Some([] | [b';', ..]) | Some(b"+proto"))
-        || rest.is_some_and(|rest| rest.starts_with(b"+proto;"))
+    matches!(rest, Some([] | [b';', ..]) | Some(b"+proto")) || rest.is_some_and(|rest| rest.starts_with(b"+proto;"))
 }
 
 /// The only message of a call.
 pub(super) fn message(body: &[u8]) -> Result<&[u8], EnvoyError> {
-    let (prefix, message) = body
-        .split_first_chunk::<PREFIX_BYTES>()
-        .ok_or(EnvoyError::Envelope("it ends before the message"))?;
+    let (prefix, message) =
+        body.split_first_chunk::<PREFIX_BYTES>().ok_or(EnvoyError::Envelope("it ends before the message"))?;
     let [compressed, length @ ..] = *prefix;
     match compressed {
         0 => {}
@@ -54,9 +52,7 @@ pub(super) fn response(mut out: Vec<u8>) -> HttpResponse {
     out[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
     let body = ResponseBody::with_trailer(Bytes::from(out), STATUS, HeaderValue::from_static("0"));
     let mut response = Response::new(body);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
     response
 }
 

@@ -28,11 +28,7 @@ pub(super) fn for_each_header(
     }
 }
 
-fn reference_headers(
-    names: &ReferenceHeaderNames,
-    judged: &DescriptorResponse<'_>,
-    mut each: impl FnMut(&str, &[u8]),
-) {
+fn reference_headers(names: &ReferenceHeaderNames, judged: &DescriptorResponse<'_>, mut each: impl FnMut(&str, &[u8])) {
     let Some((status, limit)) = binding_status(&judged.statuses) else {
         return;
     };
@@ -51,9 +47,7 @@ fn binding_status<'s, 'r>(statuses: &'s [Status<'r>]) -> Option<(&'s Status<'r>,
         statuses.filter_map(|status| status.limit.map(|limit| (status, limit)))
     };
     let mut denying = limited().filter(|(status, _)| status.over_limit && !status.quota);
-    denying
-        .next_back()
-        .or_else(|| limited().min_by_key(|(status, _)| status.remaining))
+    denying.next_back().or_else(|| limited().min_by_key(|(status, _)| status.remaining))
 }
 
 #[cfg(test)]
@@ -66,11 +60,7 @@ mod tests {
             over_limit: over,
             quota,
             remaining,
-            limit: requests.map(|requests| StatusLimit {
-                requests,
-                unit: Some(Unit::Minute),
-                name: None,
-            }),
+            limit: requests.map(|requests| StatusLimit { requests, unit: Some(Unit::Minute), name: None }),
             ..Status::NO_LIMIT
         }
     }
@@ -93,10 +83,6 @@ mod tests {
         assert_eq!(limit(&allowed), Some(20));
         let denied = [over, over_too, plenty.clone(), spent.clone()];
         assert_eq!(limit(&denied), Some(40));
-        assert_eq!(
-            limit(&[plenty, spent]),
-            Some(50),
-            "it has the least remaining"
-        );
+        assert_eq!(limit(&[plenty, spent]), Some(50), "it has the least remaining");
     }
 }

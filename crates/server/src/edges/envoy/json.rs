@@ -7,9 +7,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use hyper::body::Incoming;
 use serde_json::Value;
-use tidegate_rules::envoy::{
-    DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit,
-};
+use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
 use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
@@ -50,8 +48,7 @@ pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
 }
 
 async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), EnvoyError> {
-    let value: Value =
-        serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
+    let value: Value = serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
     let view = service.limiter.view();
     let envoy_request = parse_request(&value)?;
     let wait = CallerDeadline::unbounded();
@@ -64,9 +61,7 @@ fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
     let mut hits_addend = 0;
     for (name, value) in members(value)? {
         match name {
-            "domain" => {
-                described.domain = check_length("domain", text(value)?, wire::MAX_KEY_BYTES)?
-            }
+            "domain" => described.domain = check_length("domain", text(value)?, wire::MAX_KEY_BYTES)?,
             "descriptors" => {
                 let values = list(value, "descriptors", wire::MAX_DESCRIPTORS)?;
                 for (at, value) in values.iter().enumerate() {
@@ -82,18 +77,11 @@ fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
     for (descriptor, own) in described.descriptors.iter_mut().zip(own) {
         descriptor.hits = wire::hits(own, hits_addend);
     }
-    wire::validate(EnvoyRequest {
-        described,
-        hits_addend,
-    })
+    wire::validate(EnvoyRequest { described, hits_addend })
 }
 
 fn descriptor(value: &Value, at: usize) -> Result<(Descriptor<'_>, OwnHits), EnvoyError> {
-    let mut descriptor = Descriptor {
-        entries: Default::default(),
-        limit_override: None,
-        hits: Hits::Check,
-    };
+    let mut descriptor = Descriptor { entries: Default::default(), limit_override: None, hits: Hits::Check };
     let mut hits = OwnHits::default();
     for (name, value) in members(value)? {
         match name {
@@ -136,10 +124,7 @@ fn own_limit(value: &Value, descriptor: usize) -> Result<DescriptorOverride, Env
             _ => return Err(UNKNOWN_NAME),
         }
     }
-    let unit = found.ok_or(EnvoyError::UnknownUnit {
-        descriptor,
-        unit: 0,
-    })?;
+    let unit = found.ok_or(EnvoyError::UnknownUnit { descriptor, unit: 0 })?;
     Ok(DescriptorOverride { requests, unit })
 }
 

@@ -9,15 +9,8 @@ use super::wire::EnvoyRequest;
 
 type MetadataFields = Vec<(Box<str>, Metadata)>;
 
-pub(super) fn dynamic_metadata(
-    request: &EnvoyRequest<'_>,
-    statuses: &[Status<'_>],
-) -> MetadataFields {
-    let descriptors = request
-        .described
-        .descriptors
-        .iter()
-        .map(descriptor_metadata);
+pub(super) fn dynamic_metadata(request: &EnvoyRequest<'_>, statuses: &[Status<'_>]) -> MetadataFields {
+    let descriptors = request.described.descriptors.iter().map(descriptor_metadata);
     let mut fields: MetadataFields = vec![
         ("domain".into(), text(request.described.domain)),
         ("descriptors".into(), Metadata::List(descriptors.collect())),
@@ -27,9 +20,7 @@ pub(super) fn dynamic_metadata(
         fields.push(("hitsAddend".into(), hits));
     }
     let passed = statuses.iter().filter(|status| !status.over_limit);
-    let merged = passed
-        .filter_map(|status| status.metadata)
-        .fold(None, merge);
+    let merged = passed.filter_map(|status| status.metadata).fold(None, merge);
     if let Some(merged) = merged {
         fields.push(("metadata".into(), merged));
     }
@@ -101,16 +92,10 @@ mod tests {
     #[test]
     fn maps_are_merged_and_the_first_value_counts() {
         let first = map(&[("a", text("1")), ("m", map(&[("x", text("1"))]))]);
-        let second = map(&[
-            ("a", text("2")),
-            ("m", map(&[("x", text("2")), ("y", text("2"))])),
-            ("b", Metadata::Bool(true)),
-        ]);
-        let both = map(&[
-            ("a", text("1")),
-            ("m", map(&[("x", text("1")), ("y", text("2"))])),
-            ("b", Metadata::Bool(true)),
-        ]);
+        let second =
+            map(&[("a", text("2")), ("m", map(&[("x", text("2")), ("y", text("2"))])), ("b", Metadata::Bool(true))]);
+        let both =
+            map(&[("a", text("1")), ("m", map(&[("x", text("1")), ("y", text("2"))])), ("b", Metadata::Bool(true))]);
         assert_eq!(merge(merge(None, &first), &second), Some(both));
     }
 }

@@ -43,14 +43,11 @@ pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
 /// Envoy reads, so a blocked key could hide behind an invented one.
 pub(super) fn has_conflicting_keys(described: &DescribedRequest<'_>, rules: &RuleSet) -> bool {
     let entries = described.descriptors.iter().flat_map(|d| &d.entries);
-    let mut keys = entries
-        .filter(|(name, value)| *name == "api_key" && !value.is_empty())
-        .map(|(_, value)| value);
+    let mut keys = entries.filter(|(name, value)| *name == "api_key" && !value.is_empty()).map(|(_, value)| value);
     let Some(first) = keys.next() else {
         return false;
     };
-    keys.any(|other| other != first)
-        && (rules.has_access_lists() || rules.attributes().contains("api_key"))
+    keys.any(|other| other != first) && (rules.has_access_lists() || rules.attributes().contains("api_key"))
 }
 
 /// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because Envoy lets a
@@ -86,10 +83,7 @@ mod tests {
             limit_override: None,
             hits: Hits::Charge(Cost::ONE),
         };
-        DescribedRequest {
-            domain: "shop",
-            descriptors: descriptors.iter().map(descriptor).collect(),
-        }
+        DescribedRequest { domain: "shop", descriptors: descriptors.iter().map(descriptor).collect() }
     }
 
     #[test]

@@ -53,12 +53,7 @@ impl GrpcMethod {
 pub(crate) struct EnvoyListener(pub(crate) Arc<Service>);
 
 impl HttpHandler for EnvoyListener {
-    async fn handle(
-        &self,
-        _: &EndpointAddress,
-        _: &ConnectionUnread,
-        request: Request<Incoming>,
-    ) -> HttpResponse {
+    async fn handle(&self, _: &EndpointAddress, _: &ConnectionUnread, request: Request<Incoming>) -> HttpResponse {
         let service = &*self.0;
         let (parts, body) = request.into_parts();
         if parts.method != Method::POST || !frame::is_grpc(&parts.headers) {
@@ -151,11 +146,9 @@ pub(super) async fn decide_and_write<'v, T>(
     request.max_wait = wait.remaining();
     let described = &envoy_request.described;
     let judged = if native::has_conflicting_keys(described, &view.policy().rules) {
-        view.deny_described(request, described, options.descriptor_options)
-            .await
+        view.deny_described(request, described, options.descriptor_options).await
     } else {
-        view.check_described(request, described, options.descriptor_options)
-            .await
+        view.check_described(request, described, options.descriptor_options).await
     };
     let took = started.elapsed();
     service.metrics.record_duration(Edge::Envoy, took);
@@ -179,12 +172,7 @@ pub(super) async fn decide_and_write<'v, T>(
     Ok((status, write(&response)))
 }
 
-fn log_denials(
-    service: &Service,
-    id: &DecisionId,
-    envoy_request: &EnvoyRequest<'_>,
-    judged: &DescriptorResponse<'_>,
-) {
+fn log_denials(service: &Service, id: &DecisionId, envoy_request: &EnvoyRequest<'_>, judged: &DescriptorResponse<'_>) {
     let request = || Some(native::request(&envoy_request.described));
     if judged.over_limit {
         service.log_denial(id, Edge::Envoy, &judged.decision, request);

@@ -119,16 +119,9 @@ impl EnvoyStatistics {
     }
 
     /// Counts the result of each descriptor.
-    pub(super) fn record_decision(
-        &self,
-        request: &EnvoyRequest<'_>,
-        judged: &DescriptorResponse<'_>,
-    ) {
+    pub(super) fn record_decision(&self, request: &EnvoyRequest<'_>, judged: &DescriptorResponse<'_>) {
         if !judged.domain_known {
-            self.record_unknown_domain(
-                request.described.domain,
-                request.described.descriptors.len(),
-            );
+            self.record_unknown_domain(request.described.domain, request.described.descriptors.len());
         }
         if judged.shadow_denied {
             self.global_shadow_mode.inc();
@@ -173,8 +166,7 @@ impl EnvoyStatistics {
     }
 
     fn series(&self, domain: &str, path: &str, naming: SeriesNaming) -> Option<Arc<LimitHits>> {
-        let known =
-            |domains: &HashMap<Box<str>, PathSeries>| domains.get(domain)?.get(path).cloned();
+        let known = |domains: &HashMap<Box<str>, PathSeries>| domains.get(domain)?.get(path).cloned();
         if let Some(hit) = known(&self.domains.read()) {
             return Some(hit);
         }
@@ -211,10 +203,7 @@ impl HitDelta {
         };
         let before = u64::from(status.used_before);
         let after = before.saturating_add(hits);
-        let mut added = HitDelta {
-            total: hits,
-            ..HitDelta::default()
-        };
+        let mut added = HitDelta { total: hits, ..HitDelta::default() };
         if !(status.over_limit || status.shadow_over_limit) {
             added.within = hits;
             added.near = after.saturating_sub(near.max(before));
@@ -242,11 +231,7 @@ mod tests {
             limit_override: None,
             hits: Cost::new(hits).map_or(Hits::Check, Hits::Charge),
         };
-        let status = Status {
-            over_limit: over,
-            used_before: before,
-            ..Status::NO_LIMIT
-        };
+        let status = Status { over_limit: over, used_before: before, ..Status::NO_LIMIT };
         HitDelta::of(&descriptor, &status, 10, 8)
     }
 
@@ -274,17 +259,10 @@ mod tests {
                 limit_override: None,
                 hits: Hits::Charge(Cost::new(hits).unwrap()),
             };
-            let status = Status {
-                shadow_over_limit: true,
-                used_before: before,
-                ..Status::NO_LIMIT
-            };
+            let status = Status { shadow_over_limit: true, used_before: before, ..Status::NO_LIMIT };
             HitDelta::of(&descriptor, &status, 10, 8).shadow
         };
-        assert_eq!(
-            [shadow_hits(7, 5), shadow_hits(10, 5), shadow_hits(9, 1)],
-            [2, 5, 0]
-        );
+        assert_eq!([shadow_hits(7, 5), shadow_hits(10, 5), shadow_hits(9, 1)], [2, 5, 0]);
     }
 
     #[test]
@@ -305,11 +283,7 @@ mod tests {
     fn the_series_with_values_of_callers_are_bounded() {
         let statistics = EnvoyStatistics::new(0.8);
         for path in 0..MAX_CALLER_SERIES + 5 {
-            let hit = statistics.series(
-                "d",
-                &format!("d.key_{path}"),
-                SeriesNaming::WithCallerValues,
-            );
+            let hit = statistics.series("d", &format!("d.key_{path}"), SeriesNaming::WithCallerValues);
             assert_eq!(hit.is_some(), path < MAX_CALLER_SERIES);
         }
         let stays = statistics.series("d", "d.key_7", SeriesNaming::WithCallerValues);

@@ -7,9 +7,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::units::Cost;
-use tidegate_rules::envoy::{
-    DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit,
-};
+use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
 
 use super::error::EnvoyError;
 use crate::protobuf::{ProtobufField, ProtobufFields};
@@ -65,10 +63,7 @@ pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyErr
     for (descriptor, own) in described.descriptors.iter_mut().zip(own) {
         descriptor.hits = hits(own, hits_addend);
     }
-    validate(EnvoyRequest {
-        described,
-        hits_addend,
-    })
+    validate(EnvoyRequest { described, hits_addend })
 }
 
 /// Checks that a request has a domain and descriptors.
@@ -93,9 +88,7 @@ pub(super) fn hits(own: OwnHits, of_request: u32) -> Hits {
 
 /// A unit by its number in the protocol.
 pub(super) fn unit(number: u64) -> Option<Unit> {
-    Unit::ALL
-        .into_iter()
-        .find(|unit| u64::from(unit_number(*unit)) == number)
+    Unit::ALL.into_iter().find(|unit| u64::from(unit_number(*unit)) == number)
 }
 
 /// The number of a unit in the protocol. The week was added last.
@@ -112,11 +105,7 @@ pub(super) const fn unit_number(unit: Unit) -> u8 {
 }
 
 /// Checks the length of a text.
-pub(super) fn check_length<'a>(
-    what: &'static str,
-    text: &'a str,
-    max: usize,
-) -> Result<&'a str, EnvoyError> {
+pub(super) fn check_length<'a>(what: &'static str, text: &'a str, max: usize) -> Result<&'a str, EnvoyError> {
     match text.len() {
         length if length > max => Err(EnvoyError::TooLong { what, max }),
         _ => Ok(text),
@@ -127,15 +116,8 @@ pub(super) fn too_many(what: &'static str, max: usize) -> EnvoyError {
     EnvoyError::TooMany { what, max }
 }
 
-fn descriptor(
-    field: ProtobufField<'_>,
-    at: usize,
-) -> Result<(Descriptor<'_>, OwnHits), EnvoyError> {
-    let mut descriptor = Descriptor {
-        entries: SmallVec::new(),
-        limit_override: None,
-        hits: Hits::Check,
-    };
+fn descriptor(field: ProtobufField<'_>, at: usize) -> Result<(Descriptor<'_>, OwnHits), EnvoyError> {
+    let mut descriptor = Descriptor { entries: SmallVec::new(), limit_override: None, hits: Hits::Check };
     let mut hits = OwnHits::default();
     let mut own: Option<LimitOverride> = None;
     for field in field.message()? {
@@ -195,11 +177,7 @@ impl LimitOverride {
     }
 
     fn limit(self, descriptor: usize) -> Result<DescriptorOverride, EnvoyError> {
-        let LimitOverride {
-            requests,
-            unit,
-            times,
-        } = self;
+        let LimitOverride { requests, unit, times } = self;
         if times > 1 {
             return Err(EnvoyError::SeveralUnits { descriptor, times });
         }

@@ -16,11 +16,7 @@ pub(crate) struct AttributeBuilder<'r, 'b> {
 
 impl<'r, 'b> AttributeBuilder<'r, 'b> {
     pub(crate) fn of(request: &'r mut Request<'b>) -> Self {
-        AttributeBuilder {
-            request,
-            count: 0,
-            has_key: false,
-        }
+        AttributeBuilder { request, count: 0, has_key: false }
     }
 
     /// Counts one more attribute.
@@ -74,8 +70,7 @@ fn check_value(name: &str, value: &str) -> Result<(), String> {
         return Err(WHITE_SPACE.to_owned());
     }
     match name {
-        "host" => check_host(value)
-            .map_err(|error| format!("is not a host: {error}; write only its name")),
+        "host" => check_host(value).map_err(|error| format!("is not a host: {error}; write only its name")),
         "path" if value.is_empty() => Err("is empty; write `/`, or leave it out".to_owned()),
         _ => Ok(()),
     }
@@ -87,9 +82,7 @@ const WHITE_SPACE: &str = "has white space at its beginning or end; leave it out
 /// The identity attribute that `name` differs from in case only.
 fn identity_name(name: &str) -> Option<&'static str> {
     let known = ["ip", "api_key"].into_iter();
-    known
-        .filter(|known| known.len() == name.len())
-        .find(|known| known.eq_ignore_ascii_case(name))
+    known.filter(|known| known.len() == name.len()).find(|known| known.eq_ignore_ascii_case(name))
 }
 
 /// Checks the name of an attribute or a unit.
@@ -105,11 +98,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
 
 /// A key as a request carries it. Only its digest is stored.
 pub(crate) fn digest_key<'a>(key: &str) -> ApiKey<'a> {
-    ApiKey {
-        digest: *Digest::of(key).as_bytes(),
-        tier: None,
-        name: None,
-    }
+    ApiKey { digest: *Digest::of(key).as_bytes(), tier: None, name: None }
 }
 
 #[cfg(test)]
@@ -122,10 +111,9 @@ mod tests {
         let added = AttributeBuilder::of(&mut request).add(name.into(), value.into());
         match want {
             Ok(normal) => assert_eq!((added, request.text(name)), (Ok(()), Some(normal))),
-            Err(part) => assert!(
-                added.as_ref().is_err_and(|error| error.contains(part)),
-                "{name} {value:?}: {added:?}"
-            ),
+            Err(part) => {
+                assert!(added.as_ref().is_err_and(|error| error.contains(part)), "{name} {value:?}: {added:?}")
+            }
         }
     }
 

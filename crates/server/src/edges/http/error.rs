@@ -59,47 +59,19 @@ impl From<MissingConfigError> for ApiError {
 impl ApiError {
     fn describe(&self) -> (u16, &'static str, String) {
         match self {
-            ApiError::Input(bad) if bad.field.is_empty() => {
-                (400, "bad_request", bad.reason.clone())
-            }
-            ApiError::Input(bad) => (
-                400,
-                "bad_request",
-                format!("`{}`: {}", bad.field, bad.reason),
-            ),
-            ApiError::Body(error @ BodyError::TooLarge { .. }) => {
-                (413, "too_large", error.to_string())
-            }
-            ApiError::Body(error @ (BodyError::TooSlow | BodyError::Evicted)) => {
-                (408, "too_slow", error.to_string())
-            }
+            ApiError::Input(bad) if bad.field.is_empty() => (400, "bad_request", bad.reason.clone()),
+            ApiError::Input(bad) => (400, "bad_request", format!("`{}`: {}", bad.field, bad.reason)),
+            ApiError::Body(error @ BodyError::TooLarge { .. }) => (413, "too_large", error.to_string()),
+            ApiError::Body(error @ (BodyError::TooSlow | BodyError::Evicted)) => (408, "too_slow", error.to_string()),
             ApiError::Body(error @ BodyError::Broken) => (400, "bad_request", error.to_string()),
-            ApiError::NotFound => (
-                404,
-                "not_found",
-                "no such path; see /openapi.json".to_owned(),
-            ),
+            ApiError::NotFound => (404, "not_found", "no such path; see /openapi.json".to_owned()),
             ApiError::Method { allow } => (405, "method_not_allowed", format!("use {allow}")),
-            ApiError::WrongToken => (
-                401,
-                "unauthorized",
-                "send the admin token as a bearer token".to_owned(),
-            ),
-            ApiError::UnknownHost => (
-                421,
-                "misdirected",
-                "this host name is not one of this listener".to_owned(),
-            ),
-            ApiError::CrossOrigin => (
-                403,
-                "forbidden",
-                "requests from pages of another origin are not allowed".to_owned(),
-            ),
-            ApiError::StoreUnavailable => (
-                503,
-                "store_unavailable",
-                "the store did not reply".to_owned(),
-            ),
+            ApiError::WrongToken => (401, "unauthorized", "send the admin token as a bearer token".to_owned()),
+            ApiError::UnknownHost => (421, "misdirected", "this host name is not one of this listener".to_owned()),
+            ApiError::CrossOrigin => {
+                (403, "forbidden", "requests from pages of another origin are not allowed".to_owned())
+            }
+            ApiError::StoreUnavailable => (503, "store_unavailable", "the store did not reply".to_owned()),
             ApiError::NoConfiguration(error) => (503, "no_configuration", error.to_string()),
             ApiError::Internal => (500, "internal", "internal error; see the log".to_owned()),
         }
@@ -152,10 +124,7 @@ mod tests {
     #[test]
     fn an_error_names_its_field_and_carries_an_id() {
         let id = DecisionIds::random().unwrap().next();
-        let bad = InputError {
-            field: "attributes.ip".into(),
-            reason: "\"x\" is no address".into(),
-        };
+        let bad = InputError { field: "attributes.ip".into(), reason: "\"x\" is no address".into() };
         let response = ApiError::Input(bad).to_response(&id);
         assert_eq!(response.status(), 400);
         assert_eq!(response.headers()["x-tidegate-id"], id.as_str());

@@ -3,9 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::units::Nanos;
-use tidegate_rules::{
-    Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost,
-};
+use tidegate_rules::{Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost};
 
 use super::error::{ApiError, json_response};
 use super::wire::{CheckBody, InputError};
@@ -17,11 +15,7 @@ use crate::service::Service;
 pub(crate) const MAX_VIEWS: usize = 30_000;
 
 /// Explains one request or a list.
-pub(crate) fn respond(
-    service: &Service,
-    id: &DecisionId,
-    body: CheckBody<'_>,
-) -> Result<HttpResponse, ApiError> {
+pub(crate) fn respond(service: &Service, id: &DecisionId, body: CheckBody<'_>) -> Result<HttpResponse, ApiError> {
     let view = service.limiter.view();
     let explained = match body {
         CheckBody::One(check_request) => json(&view.explain(check_request.request)),
@@ -30,19 +24,14 @@ pub(crate) fn respond(
             let max = (MAX_VIEWS / rules.max(1)).max(1);
             if batch.requests.len() > max {
                 let field = format!("[{max}]");
-                let reason =
-                    format!("with {rules} rules a list has at most {max} requests; send fewer");
+                let reason = format!("with {rules} rules a list has at most {max} requests; send fewer");
                 return Err(InputError { field, reason }.into());
             }
             let each = batch.requests.into_iter();
             each.map(|request| json(&view.explain(request))).collect()
         }
     };
-    Ok(json_response(
-        StatusCode::OK,
-        explained.to_string().into(),
-        id,
-    ))
+    Ok(json_response(StatusCode::OK, explained.to_string().into(), id))
 }
 
 pub(crate) fn json(explanation: &Explanation) -> Value {
@@ -60,11 +49,8 @@ fn listed((list, entry): &(ListDecision, ListEntry)) -> Value {
 }
 
 fn rule(view: &RuleView) -> Value {
-    let subject: Vec<Value> = view
-        .subject
-        .iter()
-        .map(|part| json!({"wanted": part.wanted, "counted": part.counted}))
-        .collect();
+    let subject: Vec<Value> =
+        view.subject.iter().map(|part| json!({"wanted": part.wanted, "counted": part.counted})).collect();
     let mut explained = json!({
         "rule": view.rule.as_str(),
         "applies": view.applicability == Applicability::Applies,
@@ -78,14 +64,8 @@ fn rule(view: &RuleView) -> Value {
     handling(&view.options, &mut explained);
     match &view.applicability {
         Applicability::ReplacedBy(other) => explained["replaced_by"] = json!(other.as_str()),
-        Applicability::Unmatched {
-            attribute,
-            found,
-            wanted,
-            negated,
-        } => {
-            explained["unmatched"] =
-                json!({"attribute": attribute, "found": found, "wanted": wanted, "not": negated});
+        Applicability::Unmatched { attribute, found, wanted, negated } => {
+            explained["unmatched"] = json!({"attribute": attribute, "found": found, "wanted": wanted, "not": negated});
         }
         _ => {}
     }
@@ -96,9 +76,9 @@ fn rule(view: &RuleView) -> Value {
 fn handling(handling: &EffectiveOptions, explained: &mut Value) {
     let ms = |span: Nanos| span.millis_up();
     if !handling.leases.is_empty() {
-        let leases = handling.leases.iter().map(|leased| {
-            json!({"lasts_ms": ms(leased.duration), "written_burst": leased.burst, "usable": leased.capacity})
-        });
+        let leases = handling.leases.iter().map(
+            |leased| json!({"lasts_ms": ms(leased.duration), "written_burst": leased.burst, "usable": leased.capacity}),
+        );
         explained["leases"] = leases.collect();
     }
     if let Some(UnitCost { unit, cost, stated }) = &handling.unit_cost {

@@ -11,9 +11,7 @@ use tidegate_core::units::Cost;
 use tidegate_rules::request::Request;
 
 use super::attributes::{AttributeBuilder, check_name};
-use super::wire::{
-    CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ITEMS, PlainCost,
-};
+use super::wire::{CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ITEMS, PlainCost};
 
 /// The request, or the list of about `expected_items`, in `body`.
 pub(super) fn parse_check(body: &str, expected_items: usize) -> Option<CheckBody<'_>> {
@@ -38,10 +36,8 @@ struct FastJsonParser<'b> {
 impl<'b> FastJsonParser<'b> {
     /// Requests after the opening bracket.
     fn requests(&mut self, expected_items: usize) -> Option<CheckBatch<'b>> {
-        let mut batch = CheckBatch {
-            requests: Vec::with_capacity(expected_items),
-            options: Vec::with_capacity(expected_items),
-        };
+        let mut batch =
+            CheckBatch { requests: Vec::with_capacity(expected_items), options: Vec::with_capacity(expected_items) };
         loop {
             self.expect(b'{')?;
             let options = self.request(batch.requests.push_mut(EMPTY_REQUEST))?;
@@ -73,10 +69,7 @@ impl<'b> FastJsonParser<'b> {
             }
         }
         request.cost = cost.and_then(Cost::new);
-        Some(CheckOptions {
-            plain_cost: PlainCost::of(cost),
-            receipt: receipt == Some(true),
-        })
+        Some(CheckOptions { plain_cost: PlainCost::of(cost), receipt: receipt == Some(true) })
     }
 
     fn attributes(&mut self, mut attributes: AttributeBuilder<'_, 'b>) -> Option<()> {
@@ -87,9 +80,7 @@ impl<'b> FastJsonParser<'b> {
             attributes.count_one().ok()?;
             self.expect(b'"')?;
             let value = self.text()?;
-            attributes
-                .add(Cow::Borrowed(name), Cow::Borrowed(value))
-                .ok()?;
+            attributes.add(Cow::Borrowed(name), Cow::Borrowed(value)).ok()?;
             if self.closes_with(b'}')? {
                 return Some(());
             }

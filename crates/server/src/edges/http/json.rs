@@ -11,8 +11,8 @@ use tidegate_rules::request::Request;
 
 use super::attributes::{AttributeBuilder, check_name};
 use super::wire::{
-    AcquireBody, CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, InputError,
-    MAX_COSTS, MAX_ITEMS, PlainCost, TTL_RANGE_MS,
+    AcquireBody, CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, InputError, MAX_COSTS, MAX_ITEMS,
+    PlainCost, TTL_RANGE_MS,
 };
 
 /// Maximum characters of the input that an error message repeats.
@@ -50,10 +50,7 @@ impl Trace {
         let field = Some(self.field.get().to_owned()).filter(|field| !field.is_empty());
         let parts = [item, field, self.name.borrow().clone()];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
-        InputError {
-            field: parts.join("."),
-            reason: truncate(&error.to_string(), MAX_REASON_CHARS),
-        }
+        InputError { field: parts.join("."), reason: truncate(&error.to_string(), MAX_REASON_CHARS) }
     }
 }
 
@@ -90,25 +87,20 @@ impl<'de> Visitor<'de> for CheckBodySeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let CheckBodySeed(trace, expected_items) = self;
-        let mut batch = CheckBatch {
-            requests: Vec::with_capacity(expected_items),
-            options: Vec::with_capacity(expected_items),
-        };
+        let mut batch =
+            CheckBatch { requests: Vec::with_capacity(expected_items), options: Vec::with_capacity(expected_items) };
         loop {
             trace.item.set(Some(batch.options.len()));
             trace.set_field("");
             // Parsed in place.
             let request = batch.requests.push_mut(EMPTY_REQUEST);
-            let Some(options) = list.next_element_seed(CheckRequestSeed(trace, request, None))?
-            else {
+            let Some(options) = list.next_element_seed(CheckRequestSeed(trace, request, None))? else {
                 batch.requests.pop();
                 break;
             };
             if batch.options.len() == MAX_ITEMS {
                 trace.set_field("");
-                return Err(A::Error::custom(format_args!(
-                    "a list has at most {MAX_ITEMS} requests"
-                )));
+                return Err(A::Error::custom(format_args!("a list has at most {MAX_ITEMS} requests")));
             }
             batch.options.push(options);
         }
@@ -118,11 +110,7 @@ impl<'de> Visitor<'de> for CheckBodySeed<'_> {
 }
 
 /// Parses an object into a request, with a TTL if it acquires a permit.
-struct CheckRequestSeed<'t, 'r, 'de>(
-    &'t Trace,
-    &'r mut Request<'de>,
-    Option<&'t Cell<Option<u64>>>,
-);
+struct CheckRequestSeed<'t, 'r, 'de>(&'t Trace, &'r mut Request<'de>, Option<&'t Cell<Option<u64>>>);
 
 impl<'de> DeserializeSeed<'de> for CheckRequestSeed<'_, '_, 'de> {
     type Value = CheckOptions;
@@ -153,9 +141,7 @@ impl<'de> Visitor<'de> for CheckRequestSeed<'_, '_, 'de> {
                     trace.set_unknown_field(other);
                     let known = match ttl_ms {
                         None => "unknown field, write attributes, cost, costs or receipt",
-                        Some(_) => {
-                            "unknown field, write attributes, cost, costs, receipt or ttl_ms"
-                        }
+                        Some(_) => "unknown field, write attributes, cost, costs, receipt or ttl_ms",
                     };
                     return Err(A::Error::custom(known));
                 }
@@ -180,18 +166,12 @@ impl<'de> Visitor<'de> for CheckRequestSeed<'_, '_, 'de> {
             trace.set_field("");
         }
         request.cost = cost.and_then(Cost::new);
-        Ok(CheckOptions {
-            plain_cost: PlainCost::of(cost),
-            receipt,
-        })
+        Ok(CheckOptions { plain_cost: PlainCost::of(cost), receipt })
     }
 }
 
 /// Parses `{"ip": "...", ...}` into a request.
-pub(super) struct AttributesSeed<'t, 'r, 'de>(
-    pub(super) &'t Trace,
-    pub(super) &'r mut Request<'de>,
-);
+pub(super) struct AttributesSeed<'t, 'r, 'de>(pub(super) &'t Trace, pub(super) &'r mut Request<'de>);
 
 impl<'de> DeserializeSeed<'de> for AttributesSeed<'_, '_, 'de> {
     type Value = ();
@@ -257,9 +237,7 @@ impl<'de> Visitor<'de> for CostsSeed<'_> {
                 error
             };
             if costs.len() == MAX_COSTS {
-                return Err(A::Error::custom(format_args!(
-                    "more than {MAX_COSTS} units"
-                )));
+                return Err(A::Error::custom(format_args!("more than {MAX_COSTS} units")));
             }
             check_name(&unit).map_err(|reason| named(A::Error::custom(reason)))?;
             if costs.iter().any(|(known, _)| *known == unit) {
@@ -273,13 +251,9 @@ impl<'de> Visitor<'de> for CostsSeed<'_> {
 }
 
 /// The costs to charge. A unit that costs 0 is not charged.
-pub(super) fn to_costs<'de>(
-    costs: Vec<(Cow<'de, str>, u64)>,
-) -> Vec<(Cow<'de, str>, Option<Cost>)> {
+pub(super) fn to_costs<'de>(costs: Vec<(Cow<'de, str>, u64)>) -> Vec<(Cow<'de, str>, Option<Cost>)> {
     let costs = costs.into_iter();
-    costs
-        .map(|(unit, units)| (unit, Cost::new(units)))
-        .collect()
+    costs.map(|(unit, units)| (unit, Cost::new(units))).collect()
 }
 
 /// Text, borrowed from the body unless it holds escapes.
@@ -358,11 +332,7 @@ impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
                 "{millis} is not a valid TTL of a permit, write {min} to {max}"
             )));
         }
-        Ok(AcquireBody {
-            request,
-            ttl: Nanos::from_millis(millis),
-            receipt: options.receipt,
-        })
+        Ok(AcquireBody { request, ttl: Nanos::from_millis(millis), receipt: options.receipt })
     }
 }
 

@@ -31,11 +31,7 @@ pub(super) async fn acquire(
     let mut context = service.context(id, style);
     let reparse = || wire::parse_acquire(body).ok().map(|parsed| parsed.request);
     let response = match result.map_err(|error| acquire_error(&error))? {
-        Acquired::Open {
-            permit,
-            decision,
-            limits,
-        } => {
+        Acquired::Open { permit, decision, limits } => {
             let receipt = service.receipt(receipt, &decision);
             context.receipt = receipt.as_deref();
             let token = service.limiter.seal(&permit);
@@ -54,51 +50,29 @@ pub(super) async fn acquire(
 }
 
 /// Renews the permits of a request.
-pub(super) async fn renew(
-    service: &Service,
-    id: &DecisionId,
-    body: &[u8],
-) -> Result<HttpResponse, ApiError> {
+pub(super) async fn renew(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
     let ticket = parse_ticket(service, body)?;
-    let renewed = service
-        .limiter
-        .renew(&ticket)
-        .await
-        .map_err(store_unavailable)?;
+    let renewed = service.limiter.renew(&ticket).await.map_err(store_unavailable)?;
     let ttl_ms = ticket.ttl().millis_up();
     let body = json!({"id": id.as_str(), "renewed": renewed, "ttl_ms": ttl_ms});
     Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }
 
 /// Releases the permits of a request. Idempotent.
-pub(super) async fn release(
-    service: &Service,
-    id: &DecisionId,
-    body: &[u8],
-) -> Result<HttpResponse, ApiError> {
+pub(super) async fn release(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
     let ticket = parse_ticket(service, body)?;
-    service
-        .limiter
-        .release(&ticket)
-        .await
-        .map_err(store_unavailable)?;
+    service.limiter.release(&ticket).await.map_err(store_unavailable)?;
     let body = json!({"id": id.as_str(), "released": true});
     Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }
 
 fn parse_ticket(service: &Service, body: &[u8]) -> Result<Ticket, ApiError> {
     let text = wire::parse_permit(body)?;
-    service
-        .limiter
-        .unseal(&text)
-        .map_err(|error| invalid_ticket(&error))
+    service.limiter.unseal(&text).map_err(|error| invalid_ticket(&error))
 }
 
 fn invalid_ticket(error: &TicketError) -> ApiError {
-    let bad = InputError {
-        field: "permit".to_owned(),
-        reason: error.to_string(),
-    };
+    let bad = InputError { field: "permit".to_owned(), reason: error.to_string() };
     bad.into()
 }
 

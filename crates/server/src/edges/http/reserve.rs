@@ -29,18 +29,12 @@ pub(super) async fn reserve(
     let mut context = service.context(id, style);
     let token = reserved.token.as_deref();
     context.reservation = token.map(|token| (token, reserved.ttl));
-    service.log_denial(id, Edge::Http, &reserved.decision, || {
-        parse_reserve(body).ok().map(|parsed| parsed.request)
-    });
+    service.log_denial(id, Edge::Http, &reserved.decision, || parse_reserve(body).ok().map(|parsed| parsed.request));
     Ok(to_response(response(&reserved.decision, &context)))
 }
 
 /// Settles a reservation and responds with the result. A settlement that is pending for the store is accepted.
-pub(super) async fn settle(
-    service: &Service,
-    id: &DecisionId,
-    body: &[u8],
-) -> Result<HttpResponse, ApiError> {
+pub(super) async fn settle(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
     let parsed = parse_settle(body)?;
     let settled = match service.limiter.settle(&parsed.token, &parsed.actual).await {
         Ok(settled) => settled,

@@ -105,10 +105,7 @@ impl<'de> Visitor<'de> for ReserveSeed<'_> {
                     }
                     request.costs = to_costs(costs);
                 }
-                _ => {
-                    ttl = parse_ttl(map.next_value_seed(WholeNumberSeed)?)
-                        .map_err(A::Error::custom)?
-                }
+                _ => ttl = parse_ttl(map.next_value_seed(WholeNumberSeed)?).map_err(A::Error::custom)?,
             }
             trace.set_field("");
         }
@@ -176,10 +173,7 @@ mod tests {
     fn check(error: Option<InputError>, want: &str) {
         let message = error.map(|error| format!("{}: {}", error.field, error.reason));
         let message = message.unwrap_or_default();
-        assert!(
-            message.starts_with(want) && !message.is_empty(),
-            "{message}"
-        );
+        assert!(message.starts_with(want) && !message.is_empty(), "{message}");
     }
 
     #[test]
@@ -196,8 +190,7 @@ mod tests {
 
     #[test]
     fn a_settlement_may_be_zero_and_may_leave_out_units() {
-        let parsed =
-            parse_settle(br#"{"reservation": "ab", "costs": {"tokens": 0, "a": 7}}"#).unwrap();
+        let parsed = parse_settle(br#"{"reservation": "ab", "costs": {"tokens": 0, "a": 7}}"#).unwrap();
         assert_eq!(parsed.token, "ab");
         let want = Actual::of("tokens", 0).and("a", 7);
         assert_eq!(parsed.actual, want);
@@ -209,19 +202,10 @@ mod tests {
             ("", ": EOF"),
             ("[]", ": invalid type: sequence"),
             (r#"{"cost": 0}"#, "cost: an estimate is 1 or more"),
-            (
-                r#"{"costs": {"t": 1, "tokens": 0}}"#,
-                "costs.tokens: an estimate is 1 or more",
-            ),
+            (r#"{"costs": {"t": 1, "tokens": 0}}"#, "costs.tokens: an estimate is 1 or more"),
             (r#"{"expires_ms": 0}"#, "expires_ms: a reservation lasts 1"),
-            (
-                r#"{"expires_ms": 3600001}"#,
-                "expires_ms: a reservation lasts 1 to 3600000",
-            ),
-            (
-                r#"{"expires_ms": 1, "expires_ms": 1}"#,
-                "expires_ms: given twice",
-            ),
+            (r#"{"expires_ms": 3600001}"#, "expires_ms: a reservation lasts 1 to 3600000"),
+            (r#"{"expires_ms": 1, "expires_ms": 1}"#, "expires_ms: given twice"),
             (r#"{"receipt": true}"#, "receipt: unknown field"),
             (r#"{"costs": {"t": -1}}"#, "costs.t: invalid value"),
         ] {
@@ -231,14 +215,8 @@ mod tests {
             ("{}", "reservation: missing"),
             (r#"{"reservation": 1}"#, "reservation: invalid type"),
             (r#"{"reservation": "a", "cost": 1.5}"#, "cost: invalid type"),
-            (
-                r#"{"reservation": "a", "costs": {"t": 1, "t": 1}}"#,
-                "costs.t: given twice",
-            ),
-            (
-                r#"{"reservation": "a", "expires_ms": 1}"#,
-                "expires_ms: unknown",
-            ),
+            (r#"{"reservation": "a", "costs": {"t": 1, "t": 1}}"#, "costs.t: given twice"),
+            (r#"{"reservation": "a", "expires_ms": 1}"#, "expires_ms: unknown"),
         ] {
             check(parse_settle(body.as_bytes()).err(), want);
         }
@@ -256,8 +234,24 @@ mod tests {
                 br#"{"costs":{"a":1},"attributes":{"x":"\u00e9"}}"#,
             ],
             tokens: &[
-                b"{", b"}", b"[", b"]", b"\"", b":", b",", b"\\", b"0", b"-", b".", b"e", b"null",
-                b"\xff", b"\\ud800", b"\"cost\":", b"\"reservation\":", b"\"expires_ms\":",
+                b"{",
+                b"}",
+                b"[",
+                b"]",
+                b"\"",
+                b":",
+                b",",
+                b"\\",
+                b"0",
+                b"-",
+                b".",
+                b"e",
+                b"null",
+                b"\xff",
+                b"\\ud800",
+                b"\"cost\":",
+                b"\"reservation\":",
+                b"\"expires_ms\":",
             ],
             delimiters: &[(b"[", b"]"), (b"{\"costs\":", b"}")],
             numbers: NumberEncoding::Digits,

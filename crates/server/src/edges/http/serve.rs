@@ -103,15 +103,11 @@ impl HttpRoute {
     /// lost. A permit is renewed and released by its token alone.
     fn needs_rules(self) -> bool {
         match self {
-            HttpRoute::Decide(_)
-            | HttpRoute::Acquire
-            | HttpRoute::Refund
-            | HttpRoute::Reserve
-            | HttpRoute::Settle => true,
-            HttpRoute::Renew | HttpRoute::Release => false,
-            HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi => {
-                false
+            HttpRoute::Decide(_) | HttpRoute::Acquire | HttpRoute::Refund | HttpRoute::Reserve | HttpRoute::Settle => {
+                true
             }
+            HttpRoute::Renew | HttpRoute::Release => false,
+            HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi => false,
         }
     }
 }
@@ -161,9 +157,7 @@ impl HttpHandler for PublicListener {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
-        service
-            .metrics
-            .count_response(edge, response.status().as_u16());
+        service.metrics.count_response(edge, response.status().as_u16());
         response
     }
 
@@ -192,10 +186,8 @@ async fn discard(parts: &Parts, body: &mut Incoming) -> Discarded {
 impl HttpRouteHead {
     /// Whether this route reads the body of this request.
     fn reads_body(&self) -> bool {
-        let is_page = matches!(
-            self.route,
-            HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi
-        );
+        let is_page =
+            matches!(self.route, HttpRoute::Health | HttpRoute::Ready | HttpRoute::Healthcheck | HttpRoute::OpenApi);
         self.method == Method::POST && !is_page
     }
 
@@ -235,24 +227,15 @@ impl HttpRouteHead {
                 let body = self.read_small_post(service, body).await?;
                 service.wait_for(reserve::settle(service, id, &body)).await
             }
-            HttpRoute::Health => self
-                .require_get()
-                .map(|()| status_response(StatusCode::OK, "ok", id)),
+            HttpRoute::Health => self.require_get().map(|()| status_response(StatusCode::OK, "ok", id)),
             HttpRoute::Ready => self.require_get().map(|()| {
                 let readiness = service.readiness();
-                json_response(
-                    readiness.status_code(),
-                    readiness.body().to_string().into(),
-                    id,
-                )
+                json_response(readiness.status_code(), readiness.body().to_string().into(), id)
             }),
-            HttpRoute::Healthcheck => self
-                .require_get()
-                .map(|()| healthcheck(service.is_healthy())),
+            HttpRoute::Healthcheck => self.require_get().map(|()| healthcheck(service.is_healthy())),
             HttpRoute::OpenApi => {
                 let page = Bytes::from_static(OPENAPI.as_bytes());
-                self.require_get()
-                    .map(|()| json_response(StatusCode::OK, page, id))
+                self.require_get().map(|()| json_response(StatusCode::OK, page, id))
             }
         }
     }
@@ -300,11 +283,7 @@ impl HttpRouteHead {
     }
 
     /// The body of a POST that is never a list.
-    async fn read_small_post(
-        &self,
-        service: &Service,
-        body: Incoming,
-    ) -> Result<ReceivedBody, ApiError> {
+    async fn read_small_post(&self, service: &Service, body: Incoming) -> Result<ReceivedBody, ApiError> {
         let body = self.read_post(service, body).await?;
         if body.len() > body::MAX_SMALL_BODY {
             return Err(too_large());
@@ -314,9 +293,7 @@ impl HttpRouteHead {
 }
 
 fn too_large() -> ApiError {
-    ApiError::Body(body::BodyError::TooLarge {
-        max_bytes: body::MAX_SMALL_BODY,
-    })
+    ApiError::Body(body::BodyError::TooLarge { max_bytes: body::MAX_SMALL_BODY })
 }
 
 fn status_response(status: StatusCode, text: &str, id: &DecisionId) -> HttpResponse {
@@ -324,11 +301,7 @@ fn status_response(status: StatusCode, text: &str, id: &DecisionId) -> HttpRespo
 }
 
 fn healthcheck(healthy: bool) -> HttpResponse {
-    let (status, text) = if healthy {
-        (StatusCode::OK, "OK")
-    } else {
-        (StatusCode::INTERNAL_SERVER_ERROR, "")
-    };
+    let (status, text) = if healthy { (StatusCode::OK, "OK") } else { (StatusCode::INTERNAL_SERVER_ERROR, "") };
     let mut response = Response::new(Bytes::from_static(text.as_bytes()).into());
     *response.status_mut() = status;
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -349,9 +322,7 @@ async fn decide_body(
     match parsed {
         CheckBody::One(_) if body.len() > body::MAX_SMALL_BODY => Err(too_large()),
         parsed if verb == CheckVerb::Explain => explain::respond(service, id, parsed),
-        CheckBody::One(check_request) => {
-            decide_one(service, id, verb, style, *check_request, body).await
-        }
+        CheckBody::One(check_request) => decide_one(service, id, verb, style, *check_request, body).await,
         CheckBody::Many(batch) => Ok(decide_batch(service, id, verb, batch, body).await),
     }
 }
@@ -371,11 +342,9 @@ async fn decide_one(
     let mut context = service.context(id, style);
     context.receipt = receipt.as_deref();
     if scope.charges() {
-        service.log_denial(id, Edge::Http, &decision, || {
-            match wire::parse_check(body) {
-                Ok(CheckBody::One(check_request)) => Some(check_request.request),
-                _ => None,
-            }
+        service.log_denial(id, Edge::Http, &decision, || match wire::parse_check(body) {
+            Ok(CheckBody::One(check_request)) => Some(check_request.request),
+            _ => None,
         });
     }
     Ok(to_response(response(&decision, &context)))
@@ -428,15 +397,7 @@ async fn decide_batch(
                 Ok(CheckBody::Many(batch)) => batch.requests.get(at).cloned(),
                 _ => None,
             };
-            write_item(
-                service,
-                &context,
-                decision,
-                *item_options,
-                verb,
-                reparse,
-                &mut out,
-            );
+            write_item(service, &context, decision, *item_options, verb, reparse, &mut out);
             at += 1;
         }
     }
@@ -464,11 +425,7 @@ fn write_item<'a>(
         service.log_denial(&id, Edge::Http, decision, reparse);
     }
     let receipt = service.receipt(options.receipt && charges, decision);
-    let context = ResponseContext {
-        id: id.as_str(),
-        receipt: receipt.as_deref(),
-        ..*list
-    };
+    let context = ResponseContext { id: id.as_str(), receipt: receipt.as_deref(), ..*list };
     item(decision, &context, out);
 }
 
@@ -479,10 +436,7 @@ async fn decide_each<'r, S: Store>(
     verb: CheckVerb,
 ) -> Vec<Result<Decision, StoreError>> {
     let scope = |item_options: &CheckOptions| scope(verb, *item_options);
-    if options
-        .iter()
-        .all(|item_options| scope(item_options) == ChargeScope::All)
-    {
+    if options.iter().all(|item_options| scope(item_options) == ChargeScope::All) {
         return view.check_each(requests).await;
     }
     let mut decided = Vec::with_capacity(options.len());
@@ -501,10 +455,7 @@ async fn refund(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpR
     let result = match service.limiter.refund(&receipt).await {
         Ok(refunded) => refunded,
         Err(RefundError::Receipt(error)) => {
-            let bad = InputError {
-                field: "receipt".to_owned(),
-                reason: error.to_string(),
-            };
+            let bad = InputError { field: "receipt".to_owned(), reason: error.to_string() };
             return Err(bad.into());
         }
         Err(RefundError::Store(error)) => return Err(store_unavailable(error)),

@@ -17,9 +17,7 @@ pub(super) fn check_all(service: &Service, body: &CheckBody<'_>) -> Result<(), I
             }
             let policy = service.limiter.policy().load();
             let mut each = batch.requests.iter().enumerate();
-            each.try_for_each(|(at, request)| {
-                check_names(&policy.rules, request, &format!("[{at}]."))
-            })
+            each.try_for_each(|(at, request)| check_names(&policy.rules, request, &format!("[{at}].")))
         }
     }
 }
@@ -38,22 +36,12 @@ fn needs_check(request: &Request<'_>) -> bool {
 }
 
 /// Checks one request against `rules`. `item` is the prefix of the field name.
-pub(crate) fn check_names(
-    rules: &RuleSet,
-    request: &Request<'_>,
-    item: &str,
-) -> Result<(), InputError> {
+pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>, item: &str) -> Result<(), InputError> {
     if let Some(miscased) = rules.find_case_mismatch(request) {
-        return Err(InputError {
-            field: format!("{item}attributes.{}", miscased.name),
-            reason: miscased.to_string(),
-        });
+        return Err(InputError { field: format!("{item}attributes.{}", miscased.name), reason: miscased.to_string() });
     }
     let Some(unknown) = rules.unknown_unit(request) else {
         return Ok(());
     };
-    Err(InputError {
-        field: format!("{item}costs.{}", unknown.unit),
-        reason: unknown.to_string(),
-    })
+    Err(InputError { field: format!("{item}costs.{}", unknown.unit), reason: unknown.to_string() })
 }

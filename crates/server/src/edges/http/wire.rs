@@ -66,11 +66,7 @@ pub(crate) enum PlainCost {
 impl PlainCost {
     /// From the field `cost`. If it is absent, the cost is 1.
     pub(crate) fn of(cost: Option<u64>) -> Self {
-        if cost == Some(0) {
-            PlainCost::Zero
-        } else {
-            PlainCost::Charged
-        }
+        if cost == Some(0) { PlainCost::Zero } else { PlainCost::Charged }
     }
 }
 
@@ -154,8 +150,7 @@ pub(super) fn parse<'b, S: DeserializeSeed<'b>>(
 ) -> Result<S::Value, InputError> {
     let mut source = serde_json::Deserializer::from_slice(body);
     let read = seed.deserialize(&mut source);
-    read.and_then(|value| source.end().map(|()| value))
-        .map_err(|error| trace.to_input_error(&error))
+    read.and_then(|value| source.end().map(|()| value)).map_err(|error| trace.to_input_error(&error))
 }
 
 #[cfg(test)]
@@ -190,22 +185,14 @@ mod tests {
         assert_eq!(request.cost.unwrap().get(), 3);
         let costs = [("tokens".into(), Cost::new(7)), ("none".into(), None)];
         assert_eq!(request.costs, costs, "a unit that costs 0 is not charged");
-        assert!(
-            check_request.options.receipt && check_request.options.plain_cost == PlainCost::Charged
-        );
+        assert!(check_request.options.receipt && check_request.options.plain_cost == PlainCost::Charged);
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
 
     #[test]
     fn attributes_are_normalised() {
-        for path in [
-            "/login",
-            "/login/?x=1",
-            "//login",
-            "/%6cogin",
-            "/login\\u002f",
-        ] {
+        for path in ["/login", "/login/?x=1", "//login", "/%6cogin", "/login\\u002f"] {
             let body = format!(
                 r#"{{"attributes": {{"path": "{path}", "method": "post", "header.X-Team": "Red",
                     "host": "API.Example.com:443", "raw_path": "{path}"}}}}"#
@@ -222,10 +209,7 @@ mod tests {
 
     #[test]
     fn a_plain_cost_of_zero_does_not_affect_the_costs_of_units() {
-        assert_eq!(
-            parse_one(r#"{"cost": 0}"#).options.plain_cost,
-            PlainCost::Zero
-        );
+        assert_eq!(parse_one(r#"{"cost": 0}"#).options.plain_cost, PlainCost::Zero);
         assert_eq!(parse_one("{}").options.plain_cost, PlainCost::Charged);
         let both = parse_one(r#"{"cost": 0, "costs": {"t": 1}}"#);
         assert_eq!(both.options.plain_cost, PlainCost::Zero);
@@ -235,139 +219,59 @@ mod tests {
     #[test]
     fn every_error_names_its_field() {
         let long = "x".repeat(5_000);
-        let many = (0..65)
-            .map(|i| format!(r#""a{i}":"v""#))
-            .collect::<Vec<_>>()
-            .join(",");
+        let many = (0..65).map(|i| format!(r#""a{i}":"v""#)).collect::<Vec<_>>().join(",");
         let cases = [
             ("", ": EOF while parsing a value"),
-            (
-                "7",
-                ": invalid type: integer `7`, expected a request or a list",
-            ),
+            ("7", ": invalid type: integer `7`, expected a request or a list"),
             ("{} x", ": trailing characters"),
-            (
-                r#"{"attributes": {}, "cots": 1}"#,
-                "cots: unknown field, write attributes, cost, costs",
-            ),
+            (r#"{"attributes": {}, "cots": 1}"#, "cots: unknown field, write attributes, cost, costs"),
             (r#"{"cost": 1, "cost": 1}"#, "cost: given twice"),
-            (
-                r#"{"cost": -1}"#,
-                "cost: invalid value: integer `-1`, expected a whole number",
-            ),
-            (
-                r#"{"cost": 1.5}"#,
-                "cost: invalid type: floating point `1.5`, expected a whole",
-            ),
-            (
-                r#"{"cost": "1"}"#,
-                "cost: invalid type: string \"1\", expected a whole number",
-            ),
-            (
-                r#"{"cost": 18446744073709551616}"#,
-                "cost: invalid type: floating point",
-            ),
-            (
-                r#"{"receipt": 1}"#,
-                "receipt: invalid type: integer `1`, expected a boolean",
-            ),
-            (
-                r#"{"attributes": []}"#,
-                "attributes: invalid type: sequence",
-            ),
-            (
-                r#"{"attributes": {"user": 7}}"#,
-                "attributes.user: invalid type: integer `7`, expected text",
-            ),
-            (
-                r#"{"attributes": {"user": {"a":[[[]]]}}}"#,
-                "attributes.user: invalid type: map",
-            ),
+            (r#"{"cost": -1}"#, "cost: invalid value: integer `-1`, expected a whole number"),
+            (r#"{"cost": 1.5}"#, "cost: invalid type: floating point `1.5`, expected a whole"),
+            (r#"{"cost": "1"}"#, "cost: invalid type: string \"1\", expected a whole number"),
+            (r#"{"cost": 18446744073709551616}"#, "cost: invalid type: floating point"),
+            (r#"{"receipt": 1}"#, "receipt: invalid type: integer `1`, expected a boolean"),
+            (r#"{"attributes": []}"#, "attributes: invalid type: sequence"),
+            (r#"{"attributes": {"user": 7}}"#, "attributes.user: invalid type: integer `7`, expected text"),
+            (r#"{"attributes": {"user": {"a":[[[]]]}}}"#, "attributes.user: invalid type: map"),
             (r#"{"attributes": {"ip": "10.0.0.256"}}"#, "attributes.ip: "),
             (r#"{"attributes": {"ip": ""}}"#, "attributes.ip: "),
-            (
-                r#"{"attributes": {"a": "1", "a": "2"}}"#,
-                "attributes.a: given twice",
-            ),
-            (
-                r#"{"attributes": {"header.A": "1", "header.a": "2"}}"#,
-                "attributes.header.a: given twice",
-            ),
-            (
-                r#"{"attributes": {"path": "/a/..;x/b"}}"#,
-                "attributes.path: `..` beside `;`",
-            ),
-            (
-                r#"{"attributes": {"": "1"}}"#,
-                "attributes.: a name has 1 to 128 bytes",
-            ),
-            (
-                &format!(r#"{{"attributes": {{"a": "{long}"}}}}"#),
-                "attributes.a: a value has at most 4096",
-            ),
-            (
-                &format!(r#"{{"attributes": {{{many}}}}}"#),
-                "attributes: more than 64",
-            ),
+            (r#"{"attributes": {"a": "1", "a": "2"}}"#, "attributes.a: given twice"),
+            (r#"{"attributes": {"header.A": "1", "header.a": "2"}}"#, "attributes.header.a: given twice"),
+            (r#"{"attributes": {"path": "/a/..;x/b"}}"#, "attributes.path: `..` beside `;`"),
+            (r#"{"attributes": {"": "1"}}"#, "attributes.: a name has 1 to 128 bytes"),
+            (&format!(r#"{{"attributes": {{"a": "{long}"}}}}"#), "attributes.a: a value has at most 4096"),
+            (&format!(r#"{{"attributes": {{{many}}}}}"#), "attributes: more than 64"),
             (r#"{"costs": {"t": "x"}}"#, "costs.t: invalid type"),
-            (
-                r#"[{"cost": 1}, {"cost": null}]"#,
-                "[1].cost: invalid type: null",
-            ),
+            (r#"[{"cost": 1}, {"cost": null}]"#, "[1].cost: invalid type: null"),
             (r#"[{}, 7]"#, "[1]: invalid type"),
-            (
-                &format!("[{}{{}}]", "{},".repeat(1_000)),
-                "[1000]: a list has at most 1000",
-            ),
+            (&format!("[{}{{}}]", "{},".repeat(1_000)), "[1000]: a list has at most 1000"),
             (&format!(r#"{{"{long}": 1}}"#), "xxx"),
-            (
-                &format!(r#"{{"cost": "{long}"}}"#),
-                "cost: invalid type: string",
-            ),
+            (&format!(r#"{{"cost": "{long}"}}"#), "cost: invalid type: string"),
         ];
         for (body, want) in cases {
-            assert!(
-                parse_error(body).starts_with(want),
-                "{body:.60}\n gives {}",
-                parse_error(body)
-            );
+            assert!(parse_error(body).starts_with(want), "{body:.60}\n gives {}", parse_error(body));
         }
     }
 
     #[test]
     fn a_receipt_is_text_in_an_object() {
         assert_eq!(parse_receipt(br#"{"receipt": "abc"}"#).unwrap(), "abc");
-        for body in [
-            "{}",
-            r#"{"receipt": 1}"#,
-            r#"{"receipt": "a", "x": 1}"#,
-            "[]",
-            "",
-        ] {
+        for body in ["{}", r#"{"receipt": 1}"#, r#"{"receipt": "a", "x": 1}"#, "[]", ""] {
             assert!(parse_receipt(body.as_bytes()).is_err(), "{body}");
         }
     }
 
     #[test]
     fn an_acquired_permit_has_a_ttl() {
-        let parsed =
-            parse_acquire(br#"{"attributes": {"user": "ada"}, "ttl_ms": 2500, "receipt": true}"#);
+        let parsed = parse_acquire(br#"{"attributes": {"user": "ada"}, "ttl_ms": 2500, "receipt": true}"#);
         let parsed = parsed.unwrap();
         assert_eq!(parsed.ttl, Nanos::from_millis(2_500));
-        assert_eq!(
-            (parsed.request.text("user"), parsed.receipt),
-            (Some("ada"), true)
-        );
+        assert_eq!((parsed.request.text("user"), parsed.receipt), (Some("ada"), true));
         assert_eq!(parse_acquire(b"{}").unwrap().ttl, Nanos::from_secs(10));
         for (body, want) in [
-            (
-                r#"{"ttl_ms": 99}"#,
-                "ttl_ms: 99 is not a valid TTL of a permit",
-            ),
-            (
-                r#"{"ttl_ms": 3600001}"#,
-                "ttl_ms: 3600001 is not a valid TTL",
-            ),
+            (r#"{"ttl_ms": 99}"#, "ttl_ms: 99 is not a valid TTL of a permit"),
+            (r#"{"ttl_ms": 3600001}"#, "ttl_ms: 3600001 is not a valid TTL"),
             (r#"{"ttl_ms": "1"}"#, "ttl_ms: invalid type: string"),
             (r#"{"ttl_ms": 100, "ttl_ms": 100}"#, "ttl_ms: given twice"),
             (r#"{"ttl": 100}"#, "ttl: unknown field, write attributes"),
@@ -379,10 +283,7 @@ mod tests {
             let message = format!("{}: {}", error.field, error.reason);
             assert!(message.starts_with(want), "{body} gives {message}");
         }
-        assert_eq!(
-            parse_error(r#"{"ttl_ms": 1}"#)[..21],
-            *"ttl_ms: unknown field"
-        );
+        assert_eq!(parse_error(r#"{"ttl_ms": 1}"#)[..21], *"ttl_ms: unknown field");
         assert_eq!(parse_permit(br#"{"permit": "abc"}"#).unwrap(), "abc");
         assert!(parse_permit(br#"{"receipt": "abc"}"#).is_err());
     }
@@ -452,10 +353,7 @@ mod tests {
             assert!(fast.is_none() || all.is_ok(), "{fast:?} but {all:?}");
             fast_count += u32::from(fast.is_some());
             let open = parse_acquire(body).map(|parsed| parsed.ttl.millis_up());
-            assert!(
-                open.as_ref()
-                    .map_or(true, |millis| TTL_RANGE_MS.contains(millis))
-            );
+            assert!(open.as_ref().map_or(true, |millis| TTL_RANGE_MS.contains(millis)));
             all.is_ok() | open.is_ok() | parse_receipt(body).is_ok() | parse_permit(body).is_ok()
         };
         let outcome = attack.run(accepts, |body| {

@@ -36,10 +36,7 @@ impl KeyHeader {
 }
 
 /// The only key of a request, from the named header or from either.
-pub(super) fn api_key(
-    headers: &HeaderMap,
-    from: Option<KeyHeader>,
-) -> Result<Option<&str>, InputError> {
+pub(super) fn api_key(headers: &HeaderMap, from: Option<KeyHeader>) -> Result<Option<&str>, InputError> {
     reject_lookalike(headers)?;
     match from {
         Some(KeyHeader::ApiKey) => api_key_header(headers),
@@ -61,10 +58,7 @@ fn reject_lookalike(headers: &HeaderMap) -> Result<(), InputError> {
         name.contains('_') && name.replace('_', "-") == API_KEY.as_str()
     };
     if headers.keys().any(|name| is_lookalike(&name)) {
-        return Err(invalid_input(
-            API_KEY.as_str(),
-            "written with an underscore; send it as x-api-key",
-        ));
+        return Err(invalid_input(API_KEY.as_str(), "written with an underscore; send it as x-api-key"));
     }
     Ok(())
 }
@@ -94,14 +88,9 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
 }
 
 /// The only line of a header that is not empty, without surrounding white space.
-fn single_line<'a>(
-    headers: &'a HeaderMap,
-    name: &HeaderName,
-) -> Result<Option<&'a [u8]>, InputError> {
+fn single_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a [u8]>, InputError> {
     let lines = headers.get_all(name).iter();
-    let mut lines = lines
-        .map(|line| line.as_bytes().trim_ascii())
-        .filter(|line| !line.is_empty());
+    let mut lines = lines.map(|line| line.as_bytes().trim_ascii()).filter(|line| !line.is_empty());
     let first = lines.next();
     if lines.next().is_some() {
         return Err(invalid_input(name.as_str(), "given twice"));
@@ -113,13 +102,9 @@ fn single_line<'a>(
 fn single_word<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, InputError> {
     let printable = value.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(value).ok();
-    text.filter(|text| printable && !text.contains(','))
-        .ok_or_else(|| {
-            invalid_input(
-                name.as_str(),
-                "not one key; a key is printable ASCII without white space and commas",
-            )
-        })
+    text.filter(|text| printable && !text.contains(',')).ok_or_else(|| {
+        invalid_input(name.as_str(), "not one key; a key is printable ASCII without white space and commas")
+    })
 }
 
 /// The word before the first white space, and the text after the white space.
@@ -165,14 +150,7 @@ mod tests {
         for value in [&b"k"[..], b" k", b"k\t"] {
             check(&[(KEY, value)], None, "k");
         }
-        for value in [
-            &b"Bearer k"[..],
-            b"bearer k",
-            b"BEARER   k",
-            b"Bearer\tk",
-            b"Bearer \t k",
-            b"\tBearer k ",
-        ] {
+        for value in [&b"Bearer k"[..], b"bearer k", b"BEARER   k", b"Bearer\tk", b"Bearer \t k", b"\tBearer k "] {
             check(&[(AUTH, value)], None, "k");
         }
         check(&[(KEY, b"k"), (AUTH, b"Bearer k")], None, "k");

@@ -129,10 +129,7 @@ impl ProxyAuthOptions {
     pub(crate) fn parse(query: Option<&str>) -> Result<Self, InputError> {
         let mut options = ProxyAuthOptions::default();
         let mut seen = Vec::new();
-        let pairs = query
-            .unwrap_or_default()
-            .split('&')
-            .filter(|pair| !pair.is_empty());
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         for pair in pairs {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if seen.contains(&name) {
@@ -156,8 +153,7 @@ impl ProxyAuthOptions {
                 // Makes the URL unpredictable for clients: see `docs/proxies/Caddyfile`.
                 ("nonce", _) => {}
                 ("priority", name) => {
-                    let invalid =
-                        || invalid_input("priority", "write critical, normal or sheddable");
+                    let invalid = || invalid_input("priority", "write critical, normal or sheddable");
                     options.priority = Some(Priority::from_name(name).ok_or_else(invalid)?);
                 }
                 _ => {
@@ -188,8 +184,7 @@ pub(crate) fn parse_request<'a>(
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
-    let path = normalize_path(original.target)
-        .map_err(|error| invalid_input("path", &error.to_string()))?;
+    let path = normalize_path(original.target).map_err(|error| invalid_input("path", &error.to_string()))?;
     if path.len() > MAX_VALUE_BYTES {
         return Err(invalid_input("path", TOO_LONG));
     }
@@ -240,12 +235,7 @@ fn original_request<'h>(
     options: ProxyAuthOptions,
     policy: &ProxyHeaderPolicy,
 ) -> Result<OriginalRequest<'h>, InputError> {
-    let read_pair = |names: [&str; 2]| {
-        Ok((
-            single_header(headers, names[0])?,
-            single_attribute(headers, names[1])?,
-        ))
-    };
+    let read_pair = |names: [&str; 2]| Ok((single_header(headers, names[0])?, single_attribute(headers, names[1])?));
     let original = read_pair([ORIGINAL.uri, ORIGINAL.method])?;
     let forwarded = read_pair([FORWARDED.uri, FORWARDED.method])?;
     let absent = (None, None);
@@ -254,8 +244,7 @@ fn original_request<'h>(
         None if forwarded == absent => HeaderFamily::Original,
         None if original == absent || original == forwarded => HeaderFamily::Forwarded,
         None => {
-            let reason =
-                "differs from x-forwarded-uri or -method; write ?from=original or ?from=forwarded";
+            let reason = "differs from x-forwarded-uri or -method; write ?from=original or ?from=forwarded";
             return Err(invalid_input("x-original-uri", reason));
         }
     };
@@ -264,7 +253,8 @@ fn original_request<'h>(
         HeaderFamily::Forwarded => (&FORWARDED, forwarded),
     };
     let host = single_attribute(headers, names.host)?;
-    let missing = "missing; the proxy must send the target of the request (nginx: proxy_set_header X-Original-URI $request_uri)";
+    let missing =
+        "missing; the proxy must send the target of the request (nginx: proxy_set_header X-Original-URI $request_uri)";
     let target = target.filter(|target| !target.is_empty());
     let target = target.ok_or_else(|| invalid_input(names.uri, missing))?;
     if !(target.starts_with('/') || target.contains("://") || target == "*") {
@@ -282,11 +272,7 @@ fn original_request<'h>(
     if let Some(Err(error)) = host.map(check_host) {
         return Err(invalid_input(names.host, &format!("not a host: {error}")));
     }
-    Ok(OriginalRequest {
-        target,
-        method,
-        host,
-    })
+    Ok(OriginalRequest { target, method, host })
 }
 
 /// The value of a header that may occur once and is an attribute.
@@ -312,10 +298,7 @@ fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a st
 }
 
 pub(super) fn invalid_input(field: &str, reason: &str) -> InputError {
-    InputError {
-        field: field.to_owned(),
-        reason: reason.to_owned(),
-    }
+    InputError { field: field.to_owned(), reason: reason.to_owned() }
 }
 
 #[cfg(test)]

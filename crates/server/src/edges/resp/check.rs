@@ -39,10 +39,7 @@ pub(super) fn parse<'b>(arguments: Arguments<'b>) -> Result<CheckRequest<'b>, St
 }
 
 /// Parses names and values up to `WITH` or the end.
-fn attributes<'b>(
-    words: &mut impl Iterator<Item = Cow<'b, [u8]>>,
-    request: &mut Request<'b>,
-) -> Result<(), String> {
+fn attributes<'b>(words: &mut impl Iterator<Item = Cow<'b, [u8]>>, request: &mut Request<'b>) -> Result<(), String> {
     let mut attributes = AttributeBuilder::of(request);
     while let Some(name) = words.next() {
         if *name == *b"WITH" {
@@ -53,14 +50,10 @@ fn attributes<'b>(
         if name.eq_ignore_ascii_case(b"WITH") {
             return Err(error("options begin with WITH, in capitals".to_owned()));
         }
-        attributes
-            .count_one()
-            .map_err(|reason| format!("ERR {reason}"))?;
+        attributes.count_one().map_err(|reason| format!("ERR {reason}"))?;
         let name = text(name).map_err(error)?;
         check_name(&name).map_err(error)?;
-        let value = words
-            .next()
-            .ok_or_else(|| error("has no value".to_owned()))?;
+        let value = words.next().ok_or_else(|| error("has no value".to_owned()))?;
         let value = text(value).map_err(error)?;
         attributes.add(name, value).map_err(error)?;
     }
@@ -82,9 +75,7 @@ fn options<'b>(
                 return Err("ERR COST is given twice".to_owned());
             }
         } else if word.eq_ignore_ascii_case(b"COSTS") {
-            let unit = words
-                .next()
-                .ok_or("ERR COSTS needs a unit and a whole number")?;
+            let unit = words.next().ok_or("ERR COSTS needs a unit and a whole number")?;
             let shown = echo(&unit);
             let error = |reason: String| format!("ERR COSTS '{shown}': {reason}");
             let unit = text(unit).map_err(error)?;
@@ -100,16 +91,11 @@ fn options<'b>(
             request.costs.push((unit, Cost::new(units)));
         } else {
             let shown = echo(&word);
-            return Err(format!(
-                "ERR '{shown}' after WITH; write COST, COSTS or RECEIPT"
-            ));
+            return Err(format!("ERR '{shown}' after WITH; write COST, COSTS or RECEIPT"));
         }
     }
     request.cost = cost.and_then(Cost::new);
-    Ok(CheckOptions {
-        plain_cost: PlainCost::of(cost),
-        receipt,
-    })
+    Ok(CheckOptions { plain_cost: PlainCost::of(cost), receipt })
 }
 
 /// Text, borrowed if the argument is.
@@ -171,10 +157,7 @@ pub(super) fn write_decision(
     number("allowed", Some(i64::from(decision.allowed())));
     let capacity = binding.as_ref().map(|limit| limit.limit.capacity());
     number("limit", capacity.map(saturating_i64));
-    number(
-        "remaining",
-        figures.map(|figures| saturating_i64(figures.remaining)),
-    );
+    number("remaining", figures.map(|figures| saturating_i64(figures.remaining)));
     number("retry_after_ms", Some(retry_after_ms(decision)));
     let reset = figures.map(|figures| saturating_i64(figures.reset_after.millis_up()));
     number("reset_after_ms", reset);
@@ -186,10 +169,7 @@ pub(super) fn write_decision(
             None => reply::null(out, protocol),
         }
     };
-    text(
-        "rule",
-        binding.as_ref().map(|limit| limit.rule.name().as_str()),
-    );
+    text("rule", binding.as_ref().map(|limit| limit.rule.name().as_str()));
     text("source", Some(decision.source().name()));
     text("receipt", receipt);
     text("id", Some(id));
@@ -200,12 +180,8 @@ fn retry_after_ms(decision: &Decision) -> i64 {
     match decision.kind() {
         DecisionKind::Allow | DecisionKind::Delay(_) => 0,
         DecisionKind::Deny(Retry::After(wait)) => saturating_i64(wait.millis_up()),
-        DecisionKind::Block { until: Some(until) } => {
-            saturating_i64(until.since(decision.at()).millis_up())
-        }
-        DecisionKind::Deny(Retry::Never)
-        | DecisionKind::Unavailable
-        | DecisionKind::Block { until: None } => -1,
+        DecisionKind::Block { until: Some(until) } => saturating_i64(until.since(decision.at()).millis_up()),
+        DecisionKind::Deny(Retry::Never) | DecisionKind::Unavailable | DecisionKind::Block { until: None } => -1,
     }
 }
 
@@ -225,9 +201,7 @@ mod tests {
 
     #[test]
     fn names_and_values_alternate_until_with() {
-        let parsed = parse_line(
-            "ip 203.0.113.9 api_key k1 path WITH as with WITH cost 3 COSTS tokens 7 Receipt",
-        );
+        let parsed = parse_line("ip 203.0.113.9 api_key k1 path WITH as with WITH cost 3 COSTS tokens 7 Receipt");
         let CheckRequest { request, options } = parsed.unwrap();
         assert_eq!(request.ip, Some("203.0.113.9".parse().unwrap()));
         let digest = request.api_key.unwrap().digest;
@@ -251,10 +225,7 @@ mod tests {
             ("ip x", "ERR attribute 'ip': "),
             ("a 1 a 2", "ERR attribute 'a': given twice"),
             ("a 1 WITH", ""),
-            (
-                "a 1 with COST 3",
-                "ERR attribute 'with': options begin with WITH",
-            ),
+            ("a 1 with COST 3", "ERR attribute 'with': options begin with WITH"),
             ("method POST\t", "ERR attribute 'method': has white space"),
             ("a 1 WITH COST", "ERR COST needs a whole number"),
             ("a 1 WITH COST -1", "ERR COST needs a whole number"),
@@ -263,10 +234,7 @@ mod tests {
             ("a 1 WITH COSTS", "ERR COSTS needs a unit"),
             ("a 1 WITH COSTS t", "ERR COSTS 't': needs a whole number"),
             ("a 1 WITH COSTS t 1 COSTS t 1", "ERR COSTS 't': given twice"),
-            (
-                "a 1 WITH x 1",
-                "ERR 'x' after WITH; write COST, COSTS or RECEIPT",
-            ),
+            ("a 1 WITH x 1", "ERR 'x' after WITH; write COST, COSTS or RECEIPT"),
         ];
         for (words, want) in cases {
             let error = parse_line(words).err().unwrap_or_default();
@@ -276,15 +244,7 @@ mod tests {
         let error = parse_words(&[b"a\xff", b"1"]).unwrap_err();
         assert_eq!(error, "ERR attribute 'a\\xff': is not UTF-8");
         let long: &'static [u8] = &[b'x'; 5_000];
-        assert!(
-            parse_words(&[b"a", long])
-                .unwrap_err()
-                .contains("at most 4096")
-        );
-        assert!(
-            parse_words(&[long, b"a"])
-                .unwrap_err()
-                .contains("1 to 128 bytes")
-        );
+        assert!(parse_words(&[b"a", long]).unwrap_err().contains("at most 4096"));
+        assert!(parse_words(&[long, b"a"]).unwrap_err().contains("1 to 128 bytes"));
     }
 }

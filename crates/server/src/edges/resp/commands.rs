@@ -36,73 +36,28 @@ pub(super) struct CommandSpec {
 }
 
 const fn spec(name: &'static str, command: RespCommand, arity: i8) -> CommandSpec {
-    CommandSpec {
-        name,
-        has_key: matches!(command, RespCommand::Throttle(_)),
-        command,
-        arity,
-    }
+    CommandSpec { name, has_key: matches!(command, RespCommand::Throttle(_)), command, arity }
 }
 
 /// All commands, the most frequent ones first.
 pub(super) const COMMANDS: [CommandSpec; 18] = [
-    spec(
-        "CL.THROTTLE",
-        RespCommand::Throttle(ThrottleDialect::RedisCell),
-        -5,
-    ),
-    spec(
-        "THROTTLE",
-        RespCommand::Throttle(ThrottleDialect::Throttlecrab),
-        -5,
-    ),
+    spec("CL.THROTTLE", RespCommand::Throttle(ThrottleDialect::RedisCell), -5),
+    spec("THROTTLE", RespCommand::Throttle(ThrottleDialect::Throttlecrab), -5),
     spec("TG.CHECK", RespCommand::Check, -1),
     spec("TG.PEEK", RespCommand::Peek, -1),
     spec("TG.REFUND", RespCommand::Refund, 2),
-    spec(
-        "MULTI",
-        RespCommand::Transaction(TransactionCommand::Multi),
-        1,
-    ),
-    spec(
-        "EXEC",
-        RespCommand::Transaction(TransactionCommand::Exec),
-        1,
-    ),
-    spec(
-        "DISCARD",
-        RespCommand::Transaction(TransactionCommand::Discard),
-        1,
-    ),
+    spec("MULTI", RespCommand::Transaction(TransactionCommand::Multi), 1),
+    spec("EXEC", RespCommand::Transaction(TransactionCommand::Exec), 1),
+    spec("DISCARD", RespCommand::Transaction(TransactionCommand::Discard), 1),
     spec("PING", RespCommand::Connection(ConnectionCommand::Ping), -1),
-    spec(
-        "HELLO",
-        RespCommand::Connection(ConnectionCommand::Hello),
-        -1,
-    ),
-    spec(
-        "CLIENT",
-        RespCommand::Connection(ConnectionCommand::Client),
-        -2,
-    ),
+    spec("HELLO", RespCommand::Connection(ConnectionCommand::Hello), -1),
+    spec("CLIENT", RespCommand::Connection(ConnectionCommand::Client), -2),
     spec("AUTH", RespCommand::Connection(ConnectionCommand::Auth), -2),
     spec("INFO", RespCommand::Connection(ConnectionCommand::Info), -1),
-    spec(
-        "SELECT",
-        RespCommand::Connection(ConnectionCommand::Select),
-        2,
-    ),
+    spec("SELECT", RespCommand::Connection(ConnectionCommand::Select), 2),
     spec("ECHO", RespCommand::Connection(ConnectionCommand::Echo), 2),
-    spec(
-        "COMMAND",
-        RespCommand::Connection(ConnectionCommand::Command),
-        -1,
-    ),
-    spec(
-        "RESET",
-        RespCommand::Connection(ConnectionCommand::Reset),
-        1,
-    ),
+    spec("COMMAND", RespCommand::Connection(ConnectionCommand::Command), -1),
+    spec("RESET", RespCommand::Connection(ConnectionCommand::Reset), 1),
     spec("QUIT", RespCommand::Connection(ConnectionCommand::Quit), -1),
 ];
 
@@ -130,8 +85,7 @@ impl RespCommand {
     pub(super) fn runs_in_transaction(self) -> bool {
         matches!(
             self,
-            RespCommand::Transaction(_)
-                | RespCommand::Connection(ConnectionCommand::Quit | ConnectionCommand::Reset)
+            RespCommand::Transaction(_) | RespCommand::Connection(ConnectionCommand::Quit | ConnectionCommand::Reset)
         )
     }
 }

@@ -43,10 +43,7 @@ impl ConnectionCommand {
     pub(super) fn allowed_unauthenticated(self) -> bool {
         matches!(
             self,
-            ConnectionCommand::Auth
-                | ConnectionCommand::Hello
-                | ConnectionCommand::Quit
-                | ConnectionCommand::Reset
+            ConnectionCommand::Auth | ConnectionCommand::Hello | ConnectionCommand::Quit | ConnectionCommand::Reset
         )
     }
 
@@ -127,9 +124,8 @@ fn select(database: &[u8], out: &mut Vec<u8>) {
 fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
     let all = ["all", "default", "everything"];
     let wants = |section: &str| {
-        let named = |word: &[u8]| {
-            equals_ignore_case(word, section) || all.iter().any(|all| equals_ignore_case(word, all))
-        };
+        let named =
+            |word: &[u8]| equals_ignore_case(word, section) || all.iter().any(|all| equals_ignore_case(word, all));
         sections.is_empty() || sections.iter().any(|word| named(word))
     };
     let facts = [
@@ -141,16 +137,11 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
             ),
         ),
         ("Persistence", "loading:0\r\n".to_owned()),
-        (
-            "Replication",
-            "role:master\r\nconnected_slaves:0\r\n".to_owned(),
-        ),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
         ("Cluster", "cluster_enabled:0\r\n".to_owned()),
     ];
     let wanted = facts.iter().filter(|(section, _)| wants(section));
-    let rendered: Vec<_> = wanted
-        .map(|(s, facts)| format!("# {s}\r\n{facts}"))
-        .collect();
+    let rendered: Vec<_> = wanted.map(|(s, facts)| format!("# {s}\r\n{facts}")).collect();
     reply::bulk(out, rendered.join("\r\n").as_bytes());
 }
 
@@ -162,9 +153,7 @@ fn command(arguments: &Arguments<'_>, session: &Session, out: &mut Vec<u8>) {
         Some(word) if equals_ignore_case(word, "COUNT") => {
             reply::integer(out, reply::saturating_i64(COMMANDS.len() as u64))
         }
-        Some(word) if equals_ignore_case(word, "INFO") && arguments.len() == 2 => {
-            command_info::write_all(out)
-        }
+        Some(word) if equals_ignore_case(word, "INFO") && arguments.len() == 2 => command_info::write_all(out),
         Some(word) if equals_ignore_case(word, "INFO") => {
             reply::array(out, arguments.len() - 2);
             for name in &arguments[2..] {
@@ -185,10 +174,7 @@ fn client(arguments: &Arguments<'_>, session: &mut Session, out: &mut Vec<u8>) {
     let word = &arguments[1];
     let has_arguments = |count: usize| arguments.len() == 2 + count;
     let known = [("SETINFO", 2), ("SETNAME", 1), ("GETNAME", 0), ("ID", 0)];
-    let Some((name, count)) = known
-        .iter()
-        .find(|(name, _)| equals_ignore_case(word, name))
-    else {
+    let Some((name, count)) = known.iter().find(|(name, _)| equals_ignore_case(word, name)) else {
         return reply_unknown_subcommand(out, word, "CLIENT");
     };
     if !has_arguments(*count) {
@@ -205,9 +191,7 @@ fn client(arguments: &Arguments<'_>, session: &mut Session, out: &mut Vec<u8>) {
         },
         "ID" => reply::integer(out, reply::saturating_i64(session.id)),
         // The library of a client is not stored, but the command must succeed.
-        _ if equals_ignore_case(&arguments[2], "LIB-NAME")
-            || equals_ignore_case(&arguments[2], "LIB-VER") =>
-        {
+        _ if equals_ignore_case(&arguments[2], "LIB-NAME") || equals_ignore_case(&arguments[2], "LIB-VER") => {
             reply::simple(out, "OK");
         }
         _ => {
@@ -228,12 +212,7 @@ fn set_name(name: &[u8], session: &mut Session) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn auth(
-    arguments: &Arguments<'_>,
-    session: &mut Session,
-    password: Option<&RespPassword>,
-    out: &mut Vec<u8>,
-) {
+fn auth(arguments: &Arguments<'_>, session: &mut Session, password: Option<&RespPassword>, out: &mut Vec<u8>) {
     let (user, given) = match &arguments[1..] {
         [given] if password.is_some() => (&b"default"[..], given),
         [_] => return reply::error(out, NO_PASSWORD),
@@ -248,25 +227,14 @@ fn auth(
 }
 
 /// Authenticates a client by the password. There is one user, as in a Redis with a password.
-fn authenticate(
-    user: &[u8],
-    given: &[u8],
-    session: &mut Session,
-    password: Option<&RespPassword>,
-) -> bool {
-    let authenticated =
-        password.is_none_or(|password| password.matches(given)) && user == b"default";
+fn authenticate(user: &[u8], given: &[u8], session: &mut Session, password: Option<&RespPassword>) -> bool {
+    let authenticated = password.is_none_or(|password| password.matches(given)) && user == b"default";
     session.authenticated |= authenticated;
     session.wrong_passwords += u32::from(!authenticated);
     authenticated
 }
 
-fn hello(
-    arguments: &Arguments<'_>,
-    session: &mut Session,
-    password: Option<&RespPassword>,
-    out: &mut Vec<u8>,
-) {
+fn hello(arguments: &Arguments<'_>, session: &mut Session, password: Option<&RespPassword>, out: &mut Vec<u8>) {
     let protocol = match arguments.get(1).map(|version| &**version) {
         None => session.protocol,
         Some(b"2") => Protocol::Resp2,

@@ -31,11 +31,7 @@ impl LimitCache {
     }
 
     /// Compiles and inserts the limit of `rate`, perhaps in the place of another, and returns its index.
-    pub(super) fn insert(
-        &mut self,
-        rate: ThrottleRate,
-        precision: Precision,
-    ) -> Result<usize, SpecError> {
+    pub(super) fn insert(&mut self, rate: ThrottleRate, precision: Precision) -> Result<usize, SpecError> {
         let limit = compile(rate, precision)?;
         if self.entries.len() < CAPACITY {
             self.entries.push((rate, limit));
@@ -67,11 +63,7 @@ mod tests {
     use super::*;
 
     fn rate(capacity: u64) -> ThrottleRate {
-        ThrottleRate {
-            capacity,
-            count: 30,
-            period_secs: 60,
-        }
+        ThrottleRate { capacity, count: 30, period_secs: 60 }
     }
 
     #[test]
@@ -89,21 +81,11 @@ mod tests {
     #[test]
     fn a_rate_that_a_store_cannot_count_exactly_is_rejected() {
         let mut cache = LimitCache::default();
-        let long = ThrottleRate {
-            period_secs: MAX_PERIOD_SECS + 1,
-            ..rate(1)
-        };
+        let long = ThrottleRate { period_secs: MAX_PERIOD_SECS + 1, ..rate(1) };
         let large = rate(1 << 62);
-        let fine_in_memory = ThrottleRate {
-            capacity: 1 << 35,
-            count: 7,
-            period_secs: 86_400,
-        };
+        let fine_in_memory = ThrottleRate { capacity: 1 << 35, count: 7, period_secs: 86_400 };
         for rate in [long, large] {
-            assert_eq!(
-                cache.insert(rate, Precision::Memory),
-                Err(SpecError::Inexact)
-            );
+            assert_eq!(cache.insert(rate, Precision::Memory), Err(SpecError::Inexact));
         }
         assert!(cache.insert(fine_in_memory, Precision::Memory).is_ok());
         let in_a_script = cache.insert(fine_in_memory, Precision::Script);

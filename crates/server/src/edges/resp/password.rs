@@ -17,8 +17,7 @@ pub(crate) struct RespPassword {
 impl RespPassword {
     /// Reads the password from a file, or returns the error text.
     pub(crate) fn read(file: &Path) -> Result<Self, String> {
-        let file_error =
-            |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
+        let file_error = |reason: &str| format!("--resp-password-file {}: {reason}", file.display());
         let text = std::fs::read_to_string(file).map_err(|error| file_error(&error.to_string()))?;
         let password = text.trim_end_matches(['\r', '\n']);
         if password.is_empty() {
@@ -28,10 +27,7 @@ impl RespPassword {
     }
 
     pub(super) fn of(password: &str) -> Self {
-        RespPassword {
-            digest: Sha256::digest(password).into(),
-            is_short: password.len() < MIN_SAFE_LEN,
-        }
+        RespPassword { digest: Sha256::digest(password).into(), is_short: password.len() < MIN_SAFE_LEN }
     }
 
     /// Whether it is short enough to be guessed.

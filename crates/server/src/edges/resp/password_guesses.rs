@@ -34,10 +34,7 @@ pub(super) struct PasswordGuesses {
 
 impl Default for PasswordGuesses {
     fn default() -> Self {
-        PasswordGuesses {
-            wrong: Mutex::default(),
-            log_line: RateLimitedLog::new(),
-        }
+        PasswordGuesses { wrong: Mutex::default(), log_line: RateLimitedLog::new() }
     }
 }
 

@@ -75,17 +75,9 @@ pub(super) async fn run_pipeline(
     output: &mut Vec<u8>,
 ) -> PipelineProgress {
     let started = Instant::now();
-    let mut pipeline = Pipeline {
-        resp,
-        session,
-        output,
-        throttles: SmallVec::new(),
-        checks: Vec::new(),
-    };
+    let mut pipeline = Pipeline { resp, session, output, throttles: SmallVec::new(), checks: Vec::new() };
     let progress = pipeline.run(input).await;
-    resp.service()
-        .metrics
-        .record_duration(Edge::Resp, started.elapsed());
+    resp.service().metrics.record_duration(Edge::Resp, started.elapsed());
     progress
 }
 
@@ -123,8 +115,7 @@ impl<'b> Pipeline<'_, 'b> {
         let (mut rest, mut next) = (queued.commands.as_slice(), NextStep::Continue);
         for _ in 0..queued.count {
             let mut arguments = Arguments::new();
-            let Ok(ParsedCommand::Complete(length)) = wire::parse_command(rest, &mut arguments)
-            else {
+            let Ok(ParsedCommand::Complete(length)) = wire::parse_command(rest, &mut arguments) else {
                 break; // only complete commands are queued
             };
             rest = &rest[length..];
@@ -145,15 +136,12 @@ impl<'b> Pipeline<'_, 'b> {
     async fn run_command(&mut self, arguments: Arguments<'b>) -> NextStep {
         let spec = CommandSpec::of(&arguments[0]);
         let command = spec.map(|known| known.command);
-        if !self.session.authenticated && !command.is_some_and(RespCommand::allowed_unauthenticated)
-        {
+        if !self.session.authenticated && !command.is_some_and(RespCommand::allowed_unauthenticated) {
             // Nothing is pending: no command of this client was decided.
             reply::error(self.output, "NOAUTH Authentication required.");
             return NextStep::Continue;
         }
-        if self.session.transaction.is_some()
-            && !command.is_some_and(RespCommand::runs_in_transaction)
-        {
+        if self.session.transaction.is_some() && !command.is_some_and(RespCommand::runs_in_transaction) {
             return self.queue_command(spec, &arguments);
         }
         match command {
@@ -208,11 +196,7 @@ impl<'b> Pipeline<'_, 'b> {
         NextStep::Continue
     }
 
-    async fn run_transaction_command(
-        &mut self,
-        command: TransactionCommand,
-        arguments: &Arguments<'_>,
-    ) -> NextStep {
+    async fn run_transaction_command(&mut self, command: TransactionCommand, arguments: &Arguments<'_>) -> NextStep {
         if arguments.len() > 1 {
             reply_wrong_arity(self.output, &echo(&arguments[0]).to_ascii_lowercase());
             return NextStep::Continue;
@@ -261,12 +245,7 @@ impl<'b> Pipeline<'_, 'b> {
                 }
             }
         };
-        self.throttles.push(PendingThrottle {
-            dialect,
-            key: std::mem::take(&mut arguments[1]),
-            limit_index,
-            act,
-        });
+        self.throttles.push(PendingThrottle { dialect, key: std::mem::take(&mut arguments[1]), limit_index, act });
         if self.throttles.len() == SINGLE_BATCH {
             self.decide_throttles().await;
         }
@@ -299,8 +278,7 @@ impl<'b> Pipeline<'_, 'b> {
         let loaded = self.resp.service().require_config(Edge::Resp);
         loaded.map_err(|missing| format!("ERR {missing}"))?;
         let check_request = check::parse(arguments)?;
-        if check_request.request.costs.is_empty() && !may_have_case_mismatch(&check_request.request)
-        {
+        if check_request.request.costs.is_empty() && !may_have_case_mismatch(&check_request.request) {
             return Ok(check_request);
         }
         let policy = self.resp.service().limiter.policy().load();
@@ -333,15 +311,10 @@ impl<'b> Pipeline<'_, 'b> {
         for ((pending, keyed), result) in self.throttles.iter().zip(&keyed).zip(&results) {
             match result {
                 Ok(outcome) => {
-                    let numbers = (pending.dialect).reply_numbers(
-                        keyed.limit.capacity(),
-                        pending.act,
-                        outcome,
-                    );
+                    let numbers = (pending.dialect).reply_numbers(keyed.limit.capacity(), pending.act, outcome);
                     reply::five_integers(self.output, numbers);
                     if !outcome.admitted && pending.act != KeyAction::Peek {
-                        resp.service()
-                            .log_keyed_denial(Edge::Resp, keyed.family.name(), outcome);
+                        resp.service().log_keyed_denial(Edge::Resp, keyed.family.name(), outcome);
                     }
                 }
                 Err(error) => reply_store_unavailable(self.output, error),
@@ -373,13 +346,7 @@ impl<'b> Pipeline<'_, 'b> {
             service.log_denial(&id, Edge::Resp, decision, || Some(request.clone()));
             let receipt = service.receipt(options.receipt, decision);
             let protocol = self.session.protocol;
-            check::write_decision(
-                self.output,
-                protocol,
-                decision,
-                id.as_str(),
-                receipt.as_deref(),
-            );
+            check::write_decision(self.output, protocol, decision, id.as_str(), receipt.as_deref());
         }
     }
 

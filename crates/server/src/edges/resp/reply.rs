@@ -32,11 +32,7 @@ pub(super) fn simple(out: &mut Vec<u8>, text: &str) {
 pub(super) fn error(out: &mut Vec<u8>, text: &str) {
     out.push(b'-');
     let plain = |byte: u8| {
-        if matches!(byte, b'\r' | b'\n') {
-            b' '
-        } else {
-            byte
-        }
+        if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }
     };
     out.extend(text.bytes().map(plain));
     out.extend_from_slice(b"\r\n");
@@ -117,10 +113,7 @@ mod tests {
 
     #[test]
     fn a_map_is_an_array_in_resp2() {
-        for (protocol, want) in [
-            (Protocol::Resp2, "*4\r\n$-1\r\n"),
-            (Protocol::Resp3, "%2\r\n_\r\n"),
-        ] {
+        for (protocol, want) in [(Protocol::Resp2, "*4\r\n$-1\r\n"), (Protocol::Resp3, "%2\r\n_\r\n")] {
             let mut out = Vec::new();
             map(&mut out, protocol, 2);
             null(&mut out, protocol);

@@ -56,11 +56,7 @@ struct RespState {
 
 impl RespListener {
     /// A listener for `service`, whose store counts with `precision`.
-    pub(crate) fn new(
-        service: Arc<Service>,
-        password: Option<RespPassword>,
-        precision: Precision,
-    ) -> Self {
+    pub(crate) fn new(service: Arc<Service>, password: Option<RespPassword>, precision: Precision) -> Self {
         RespListener(Arc::new(RespState {
             service,
             password,
@@ -102,13 +98,8 @@ impl RespListener {
 }
 
 impl ConnectionHandler for RespListener {
-    async fn serve<I>(
-        self,
-        io: I,
-        peer: EndpointAddress,
-        limits: ConnectionLimits,
-        context: ConnectionContext,
-    ) where
+    async fn serve<I>(self, io: I, peer: EndpointAddress, limits: ConnectionLimits, context: ConnectionContext)
+    where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
@@ -161,8 +152,7 @@ where
         let in_flight = activity.begin_uncounted();
         let next = loop {
             let (input, output) = buffers.split(from);
-            let progress =
-                (resp.service()).wait_for(run_pipeline(resp, &mut session, input, output));
+            let progress = (resp.service()).wait_for(run_pipeline(resp, &mut session, input, output));
             let progress = progress.await;
             from += progress.bytes;
             if !buffers.output.is_empty() {
@@ -203,11 +193,7 @@ where
 }
 
 /// Sends replies. Every part that the peer reads is progress.
-async fn send<I: AsyncWrite + Unpin>(
-    io: &mut I,
-    mut replies: &[u8],
-    unread: &ConnectionUnread,
-) -> io::Result<()> {
+async fn send<I: AsyncWrite + Unpin>(io: &mut I, mut replies: &[u8], unread: &ConnectionUnread) -> io::Result<()> {
     while !replies.is_empty() {
         let written = io.write(replies).await?;
         if written == 0 {
@@ -260,22 +246,14 @@ async fn receive<I: AsyncRead + Unpin>(
             Poll::Pending => {
                 buffers.recycle();
                 // A task that has used up its budget gets `Pending` even where there are bytes.
-                if ending.load(Relaxed) && has_budget_remaining() {
-                    Poll::Ready(Ok(None))
-                } else {
-                    Poll::Pending
-                }
+                if ending.load(Relaxed) && has_budget_remaining() { Poll::Ready(Ok(None)) } else { Poll::Pending }
             }
         }
     })
     .await
 }
 
-fn read<I: AsyncRead + Unpin>(
-    io: &mut I,
-    space: &mut [u8],
-    context: &mut Context<'_>,
-) -> Poll<io::Result<usize>> {
+fn read<I: AsyncRead + Unpin>(io: &mut I, space: &mut [u8], context: &mut Context<'_>) -> Poll<io::Result<usize>> {
     let mut space = ReadBuf::new(space);
     let read = Pin::new(io).poll_read(context, &mut space);
     read.map_ok(|()| space.filled().len())

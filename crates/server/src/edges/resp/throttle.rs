@@ -64,19 +64,12 @@ impl ThrottleDialect {
     }
 
     /// The numbers of the reply.
-    pub(super) fn reply_numbers(
-        self,
-        capacity: u64,
-        act: KeyAction,
-        outcome: &SingleOutcome,
-    ) -> [i64; 5] {
+    pub(super) fn reply_numbers(self, capacity: u64, act: KeyAction, outcome: &SingleOutcome) -> [i64; 5] {
         let figures = outcome.reading.figures;
         // A peek is never denied, not even where nothing remains.
         let admitted = outcome.admitted || act == KeyAction::Peek;
         let retry = match outcome.reading.verdict {
-            Verdict::Deny {
-                retry: Retry::After(wait),
-            } if !admitted => Some(saturating_i64(wait.secs_up())),
+            Verdict::Deny { retry: Retry::After(wait) } if !admitted => Some(saturating_i64(wait.secs_up())),
             _ => None,
         };
         let (limit, remaining) = (saturating_i64(capacity), saturating_i64(figures.remaining));
@@ -97,11 +90,9 @@ impl ThrottleDialect {
 
 fn parse_redis_cell(arguments: &Arguments<'_>) -> Result<ThrottleRequest, String> {
     if !matches!(arguments.len(), 5 | 6) {
-        return Err(
-            "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> \
+        return Err("Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> \
                     [<quantity>]"
-                .to_owned(),
-        );
+            .to_owned());
     }
     let number = |at: usize| {
         let text = &arguments[at];
@@ -125,17 +116,10 @@ fn parse_redis_cell(arguments: &Arguments<'_>) -> Result<ThrottleRequest, String
     let limit = burst.saturating_add(1);
     match u64::try_from(limit) {
         Ok(capacity @ 1..) => {
-            let rate = ThrottleRate {
-                capacity,
-                count,
-                period_secs,
-            };
+            let rate = ThrottleRate { capacity, count, period_secs };
             Ok(ThrottleRequest::Decide(rate, act_of(quantity)))
         }
-        _ => Ok(ThrottleRequest::NeverFits {
-            limit,
-            denied: quantity > 0 || limit < 0,
-        }),
+        _ => Ok(ThrottleRequest::NeverFits { limit, denied: quantity > 0 || limit < 0 }),
     }
 }
 
@@ -143,9 +127,7 @@ fn parse_throttlecrab(arguments: &Arguments<'_>) -> Result<ThrottleRequest, Stri
     if !matches!(arguments.len(), 5 | 6) {
         return Err("ERR wrong number of arguments for 'throttle' command".to_owned());
     }
-    let number = |at: usize, name: &str| {
-        parse_integer(&arguments[at]).ok_or_else(|| format!("ERR invalid {name}"))
-    };
+    let number = |at: usize, name: &str| parse_integer(&arguments[at]).ok_or_else(|| format!("ERR invalid {name}"));
     let burst = number(2, "max_burst")?;
     let count = number(3, "count_per_period")?;
     let period = number(4, "period")?;
@@ -160,11 +142,7 @@ fn parse_throttlecrab(arguments: &Arguments<'_>) -> Result<ThrottleRequest, Stri
     let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
     match (positive(burst), positive(count), positive(period)) {
         (Some(capacity), Some(count), Some(period_secs)) => {
-            let rate = ThrottleRate {
-                capacity,
-                count,
-                period_secs,
-            };
+            let rate = ThrottleRate { capacity, count, period_secs };
             Ok(ThrottleRequest::Decide(rate, act_of(quantity)))
         }
         _ => Err("ERR Rate limit check failed: invalid rate limit parameters".to_owned()),
@@ -189,37 +167,20 @@ mod tests {
     use tidegate_core::units::Nanos;
 
     fn parse_command(line: &str) -> Result<ThrottleRequest, String> {
-        let arguments: Arguments<'_> = line
-            .split(' ')
-            .map(|word| Cow::Borrowed(word.as_bytes()))
-            .collect();
-        let dialect = if line.starts_with("CL") {
-            ThrottleDialect::RedisCell
-        } else {
-            ThrottleDialect::Throttlecrab
-        };
+        let arguments: Arguments<'_> = line.split(' ').map(|word| Cow::Borrowed(word.as_bytes())).collect();
+        let dialect = if line.starts_with("CL") { ThrottleDialect::RedisCell } else { ThrottleDialect::Throttlecrab };
         dialect.parse(&arguments)
     }
 
     fn rate(capacity: u64) -> ThrottleRate {
-        ThrottleRate {
-            capacity,
-            count: 30,
-            period_secs: 60,
-        }
+        ThrottleRate { capacity, count: 30, period_secs: 60 }
     }
 
     #[test]
     fn the_same_numbers_mean_different_capacities_in_the_dialects() {
         let one = KeyAction::Charge(Cost::ONE);
-        assert_eq!(
-            parse_command("CL.THROTTLE k 15 30 60"),
-            Ok(ThrottleRequest::Decide(rate(16), one))
-        );
-        assert_eq!(
-            parse_command("THROTTLE k 15 30 60"),
-            Ok(ThrottleRequest::Decide(rate(15), one))
-        );
+        assert_eq!(parse_command("CL.THROTTLE k 15 30 60"), Ok(ThrottleRequest::Decide(rate(16), one)));
+        assert_eq!(parse_command("THROTTLE k 15 30 60"), Ok(ThrottleRequest::Decide(rate(15), one)));
         let peek = Ok(ThrottleRequest::Decide(rate(1), KeyAction::Peek));
         assert_eq!(parse_command("CL.THROTTLE k 0 +30 60 0"), peek);
     }
@@ -243,42 +204,18 @@ mod tests {
                 "CL.THROTTLE k 1 1 1 1 1",
                 "Cell error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]",
             ),
-            (
-                "CL.THROTTLE k x 1 1",
-                "Cell error: Couldn't parse as integer: x",
-            ),
-            (
-                "CL.THROTTLE k 1 0 1",
-                "Cell error: Zero rates are not supported",
-            ),
-            (
-                "CL.THROTTLE k 1 1 0",
-                "Cell error: Zero rates are not supported",
-            ),
-            (
-                "CL.THROTTLE k 1 -1 1",
-                "Cell error: the rate is below 0; write 1 or more",
-            ),
-            (
-                "CL.THROTTLE k 1 1 1 -1",
-                "Cell error: the quantity is below 0; write 0 or more",
-            ),
-            (
-                "THROTTLE k 1 1",
-                "ERR wrong number of arguments for 'throttle' command",
-            ),
+            ("CL.THROTTLE k x 1 1", "Cell error: Couldn't parse as integer: x"),
+            ("CL.THROTTLE k 1 0 1", "Cell error: Zero rates are not supported"),
+            ("CL.THROTTLE k 1 1 0", "Cell error: Zero rates are not supported"),
+            ("CL.THROTTLE k 1 -1 1", "Cell error: the rate is below 0; write 1 or more"),
+            ("CL.THROTTLE k 1 1 1 -1", "Cell error: the quantity is below 0; write 0 or more"),
+            ("THROTTLE k 1 1", "ERR wrong number of arguments for 'throttle' command"),
             ("THROTTLE k x 1 1", "ERR invalid max_burst"),
             ("THROTTLE k 1 x 1", "ERR invalid count_per_period"),
             ("THROTTLE k 1 1 x", "ERR invalid period"),
             ("THROTTLE k 1 1 1 x", "ERR invalid quantity"),
-            (
-                "THROTTLE k 0 1 1 -1",
-                "ERR Rate limit check failed: negative quantity: -1",
-            ),
-            (
-                "THROTTLE k 0 1 1",
-                "ERR Rate limit check failed: invalid rate limit parameters",
-            ),
+            ("THROTTLE k 0 1 1 -1", "ERR Rate limit check failed: negative quantity: -1"),
+            ("THROTTLE k 0 1 1", "ERR Rate limit check failed: invalid rate limit parameters"),
         ];
         for (line, want) in cases {
             assert_eq!(parse_command(line), Err(want.to_owned()), "{line}");
@@ -291,11 +228,7 @@ mod tests {
             admitted,
             reading: LimitReading {
                 verdict,
-                figures: Figures {
-                    remaining: 3,
-                    reset_after: Nanos::from_millis(3_900),
-                    more_after: Nanos::ZERO,
-                },
+                figures: Figures { remaining: 3, reset_after: Nanos::from_millis(3_900), more_after: Nanos::ZERO },
             },
             at: Nanos::ZERO,
             source: Source::Exact,
@@ -303,33 +236,19 @@ mod tests {
         let allowed = outcome(true, Verdict::Allow { delay: Nanos::ZERO });
         let retry = Retry::After(Nanos::from_millis(100));
         let later = outcome(false, Verdict::Deny { retry });
-        let never = outcome(
-            false,
-            Verdict::Deny {
-                retry: Retry::Never,
-            },
-        );
+        let never = outcome(false, Verdict::Deny { retry: Retry::Never });
         let one = KeyAction::Charge(Cost::ONE);
         let cases = [
             (ThrottleDialect::RedisCell, one, allowed, [0, 5, 3, -1, 4]),
             (ThrottleDialect::RedisCell, one, later, [1, 5, 3, 1, 4]),
             (ThrottleDialect::RedisCell, one, never, [1, 5, 3, -1, 4]),
-            (
-                ThrottleDialect::RedisCell,
-                KeyAction::Peek,
-                later,
-                [0, 5, 3, -1, 4],
-            ),
+            (ThrottleDialect::RedisCell, KeyAction::Peek, later, [0, 5, 3, -1, 4]),
             (ThrottleDialect::Throttlecrab, one, allowed, [1, 5, 3, 4, 0]),
             (ThrottleDialect::Throttlecrab, one, later, [0, 5, 3, 4, 1]),
             (ThrottleDialect::Throttlecrab, one, never, [0, 5, 3, 4, -1]),
         ];
         for (dialect, act, outcome, want) in cases {
-            assert_eq!(
-                dialect.reply_numbers(5, act, &outcome),
-                want,
-                "{dialect:?} {outcome:?}"
-            );
+            assert_eq!(dialect.reply_numbers(5, act, &outcome), want, "{dialect:?} {outcome:?}");
         }
     }
 }

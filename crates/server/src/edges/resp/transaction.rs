@@ -88,13 +88,9 @@ pub(super) fn execute(
         (TransactionCommand::Exec, None) => reply::error(out, "ERR EXEC without MULTI"),
         (TransactionCommand::Discard, None) => reply::error(out, "ERR DISCARD without MULTI"),
         (TransactionCommand::Discard, Some(_)) => reply::simple(out, "OK"),
-        (TransactionCommand::Exec, Some(transaction)) if transaction.aborted => {
-            reply::error(out, ABORTED)
-        }
+        (TransactionCommand::Exec, Some(transaction)) if transaction.aborted => reply::error(out, ABORTED),
         (TransactionCommand::Exec, Some(transaction)) => {
-            let Transaction {
-                commands, count, ..
-            } = *transaction;
+            let Transaction { commands, count, .. } = *transaction;
             reply::array(out, count);
             return Some(QueuedCommands { commands, count });
         }
@@ -129,8 +125,7 @@ mod tests {
         let queued = execute(TransactionCommand::Exec, &mut open, &mut out).unwrap();
         assert_eq!(out, b"+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n");
         let mut arguments = Arguments::new();
-        let Ok(ParsedCommand::Complete(length)) = parse_command(&queued.commands, &mut arguments)
-        else {
+        let Ok(ParsedCommand::Complete(length)) = parse_command(&queued.commands, &mut arguments) else {
             panic!("a command is expected");
         };
         assert_eq!(join_words(&arguments), "CL.THROTTLE k 1 1 60");

@@ -53,10 +53,7 @@ pub(crate) enum RespError {
 }
 
 /// Parses the command at the front of `bytes` into `arguments`, which are empty.
-pub(crate) fn parse_command<'b>(
-    bytes: &'b [u8],
-    arguments: &mut Arguments<'b>,
-) -> Result<ParsedCommand, RespError> {
+pub(crate) fn parse_command<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<ParsedCommand, RespError> {
     match bytes.first() {
         None => Ok(ParsedCommand::Incomplete),
         Some(b'*') => parse_array(bytes, arguments),
@@ -64,13 +61,8 @@ pub(crate) fn parse_command<'b>(
     }
 }
 
-fn parse_array<'b>(
-    bytes: &'b [u8],
-    arguments: &mut Arguments<'b>,
-) -> Result<ParsedCommand, RespError> {
-    let Some((count, mut at)) =
-        parse_count(bytes, RespError::ArrayLength, RespError::LongArrayLength)?
-    else {
+fn parse_array<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<ParsedCommand, RespError> {
+    let Some((count, mut at)) = parse_count(bytes, RespError::ArrayLength, RespError::LongArrayLength)? else {
         return Ok(ParsedCommand::Incomplete);
     };
     // As in Redis, an empty array is an empty command.
@@ -85,9 +77,7 @@ fn parse_array<'b>(
             Some(other) => return Err(RespError::NotBulk(*other)),
             None => return Ok(ParsedCommand::Incomplete),
         }
-        let Some((length, head)) =
-            self::parse_count(rest, RespError::BulkLength, RespError::LongBulkLength)?
-        else {
+        let Some((length, head)) = self::parse_count(rest, RespError::BulkLength, RespError::LongBulkLength)? else {
             return Ok(ParsedCommand::Incomplete);
         };
         let length = usize::try_from(length).map_err(|_| RespError::BulkLength)?;
@@ -110,18 +100,10 @@ fn parse_array<'b>(
 
 /// The number after the type byte at the front, and the offset of the bytes after it.
 #[inline]
-fn parse_count(
-    bytes: &[u8],
-    bad: RespError,
-    long: RespError,
-) -> Result<Option<(i64, usize)>, RespError> {
+fn parse_count(bytes: &[u8], bad: RespError, long: RespError) -> Result<Option<(i64, usize)>, RespError> {
     let window = &bytes[..bytes.len().min(MAX_COUNT_BYTES)];
     let Some(end) = window.iter().position(|byte| *byte == b'\r') else {
-        return if window.len() == MAX_COUNT_BYTES {
-            Err(long)
-        } else {
-            Ok(None)
-        };
+        return if window.len() == MAX_COUNT_BYTES { Err(long) } else { Ok(None) };
     };
     let number = parse_integer(&window[1..end]).ok_or(bad)?;
     match bytes.get(end + 1) {
@@ -138,10 +120,7 @@ fn parse_integer(digits: &[u8]) -> Option<i64> {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, digits),
     };
-    if digits.is_empty()
-        || digits.len() > 18
-        || (digits[0] == b'0' && digits.len() + usize::from(negative) > 1)
-    {
+    if digits.is_empty() || digits.len() > 18 || (digits[0] == b'0' && digits.len() + usize::from(negative) > 1) {
         return None;
     }
     let mut number = 0;
@@ -155,10 +134,7 @@ fn parse_integer(digits: &[u8]) -> Option<i64> {
 }
 
 /// An inline command: words between spaces, or in quotes.
-fn parse_inline<'b>(
-    bytes: &'b [u8],
-    arguments: &mut Arguments<'b>,
-) -> Result<ParsedCommand, RespError> {
+fn parse_inline<'b>(bytes: &'b [u8], arguments: &mut Arguments<'b>) -> Result<ParsedCommand, RespError> {
     let window = &bytes[..bytes.len().min(MAX_COMMAND_BYTES)];
     let Some(end) = window.iter().position(|byte| *byte == b'\n') else {
         return if window.len() == MAX_COMMAND_BYTES {
@@ -196,9 +172,7 @@ fn parse_word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), RespError> {
     loop {
         rest = match (quote, rest) {
             (_, []) => return Err(RespError::Quotes),
-            (b'"', [b'\\', b'x', high, low, after @ ..])
-                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
-            {
+            (b'"', [b'\\', b'x', high, low, after @ ..]) if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
                 word.push(hex_digit(*high) << 4 | hex_digit(*low));
                 after
             }
@@ -219,11 +193,7 @@ fn parse_word(line: &[u8]) -> Result<(Cow<'_, [u8]>, &[u8]), RespError> {
             }
             (_, [end, after @ ..]) if *end == quote => {
                 let closed = after.first().is_none_or(u8::is_ascii_whitespace);
-                return if closed {
-                    Ok((Cow::Owned(word), after))
-                } else {
-                    Err(RespError::Quotes)
-                };
+                return if closed { Ok((Cow::Owned(word), after)) } else { Err(RespError::Quotes) };
             }
             (_, [byte, after @ ..]) => {
                 word.push(*byte);

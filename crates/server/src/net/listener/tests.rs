@@ -17,12 +17,7 @@ const TRUSTED: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 9));
 struct TrustingHandler;
 
 impl HttpHandler for TrustingHandler {
-    async fn handle(
-        &self,
-        _: &EndpointAddress,
-        _: &ConnectionUnread,
-        _: Request<Incoming>,
-    ) -> HttpResponse {
+    async fn handle(&self, _: &EndpointAddress, _: &ConnectionUnread, _: Request<Incoming>) -> HttpResponse {
         HttpResponse::new(Bytes::from("fine").into())
     }
 
@@ -53,11 +48,7 @@ async fn start_listener(connections: usize, per_peer: Option<usize>) -> RunningL
     let limits = ListenerLimits {
         connections,
         per_peer,
-        connection_limits: ConnectionLimits {
-            idle: Duration::from_secs(600),
-            age: None,
-            first_request: None,
-        },
+        connection_limits: ConnectionLimits { idle: Duration::from_secs(600), age: None, first_request: None },
         when_full: WhenFull::RejectNew,
     };
     start_listener_with(limits).await
@@ -70,24 +61,10 @@ async fn start_listener_with(limits: ListenerLimits) -> RunningListener {
         panic!("not a TCP listener");
     };
     let phase = watch::Sender::new(ShutdownPhase::Serving);
-    let shutdown = ListenerShutdown {
-        phase: phase.subscribe(),
-        in_flight: mpsc::channel(1).0,
-    };
+    let shutdown = ListenerShutdown { phase: phase.subscribe(), in_flight: mpsc::channel(1).0 };
     let metrics = Arc::new(Metrics::default());
-    let task = tokio::spawn(listener.serve(
-        TrustingHandler,
-        limits,
-        shutdown,
-        Arc::clone(&metrics),
-        None,
-    ));
-    RunningListener {
-        address,
-        metrics,
-        phase,
-        task,
-    }
+    let task = tokio::spawn(listener.serve(TrustingHandler, limits, shutdown, Arc::clone(&metrics), None));
+    RunningListener { address, metrics, phase, task }
 }
 
 /// A connection that is served, or `None` if it is closed at once. That may be before `connect` returns.
@@ -100,12 +77,7 @@ async fn served_from(source: [u8; 4], address: SocketAddr) -> Option<TcpStream> 
 
 #[tokio::test]
 async fn a_peer_gets_its_maximum_and_further_connections_are_closed() {
-    let RunningListener {
-        address,
-        metrics,
-        phase,
-        task,
-    } = start_listener(100, Some(2)).await;
+    let RunningListener { address, metrics, phase, task } = start_listener(100, Some(2)).await;
     let mut inside = Vec::new();
     for _ in 0..2 {
         let mut stream = TcpStream::connect(address).await.unwrap();
@@ -128,12 +100,7 @@ async fn a_peer_gets_its_maximum_and_further_connections_are_closed() {
 /// A few peers took all connections, and trusted proxies waited until one of them closed.
 #[tokio::test]
 async fn greedy_peers_leave_connections_for_trusted_ones() {
-    let RunningListener {
-        address,
-        metrics,
-        phase: _still_serving,
-        ..
-    } = start_listener(16, None).await;
+    let RunningListener { address, metrics, phase: _still_serving, .. } = start_listener(16, None).await;
     let mut taken = Vec::new();
     let mut rejected = 0;
     for peer in 1..=8 {
@@ -160,28 +127,14 @@ async fn greedy_peers_leave_connections_for_trusted_ones() {
 }
 
 fn small(connections: usize, per_peer: usize) -> ListenerLimits {
-    let connection_limits = ConnectionLimits {
-        idle: Duration::from_secs(600),
-        age: None,
-        first_request: None,
-    };
-    ListenerLimits {
-        connections,
-        per_peer: Some(per_peer),
-        connection_limits,
-        when_full: WhenFull::EvictSilent,
-    }
+    let connection_limits = ConnectionLimits { idle: Duration::from_secs(600), age: None, first_request: None };
+    ListenerLimits { connections, per_peer: Some(per_peer), connection_limits, when_full: WhenFull::EvictSilent }
 }
 
 /// Silent clients took the 16 connections of their address or all 64, and scrapers were closed or waited.
 #[tokio::test]
 async fn silent_connections_of_a_small_listener_are_evicted() {
-    let RunningListener {
-        address,
-        metrics,
-        phase: _still_serving,
-        ..
-    } = start_listener_with(small(8, 3)).await;
+    let RunningListener { address, metrics, phase: _still_serving, .. } = start_listener_with(small(8, 3)).await;
     let connect = async |source: [u8; 4]| {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
@@ -255,10 +208,7 @@ async fn only_a_socket_without_a_listener_is_removed() {
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     std::fs::remove_file(&path).unwrap();
     let first = Listener::open(&address).await.unwrap().unwrap();
-    assert!(
-        Listener::open(&address).await.is_err(),
-        "a process listens there"
-    );
+    assert!(Listener::open(&address).await.is_err(), "a process listens there");
     drop(first);
     assert!(path.exists(), "as a killed process leaves it");
     assert!(Listener::open(&address).await.is_ok());

@@ -40,10 +40,7 @@ impl IgnoredFiles {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         for file in found.iter().filter(|file| !reported.contains(file)) {
             let file = SanitizedText(&file.to_string_lossy()).to_string();
-            warn!(
-                file,
-                "not read: only *.yaml and *.yml files in the rules folder itself are; rename or move it"
-            );
+            warn!(file, "not read: only *.yaml and *.yml files in the rules folder itself are; rename or move it");
         }
         *reported = found;
     }

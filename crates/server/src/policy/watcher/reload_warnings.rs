@@ -9,9 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidegate::clock::Clock;
 use tidegate::identity::keys::{Digest, KeyOwner, KeyTable};
 use tidegate_core::units::Nanos;
-use tidegate_rules::{
-    LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks, lifted_descriptor_limits,
-};
+use tidegate_rules::{LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks, lifted_descriptor_limits};
 use tracing::warn;
 
 use crate::config::LogSubjects;
@@ -39,10 +37,7 @@ impl ReloadWarnings {
     pub(super) fn warn(&self, service: &Service) {
         let policy = service.limiter.policy().get();
         let (rules, keys) = (&policy.rules, policy.keys.as_deref());
-        let now_in_force = PolicyInForce {
-            rules: Arc::clone(rules),
-            keys: policy.keys.clone(),
-        };
+        let now_in_force = PolicyInForce { rules: Arc::clone(rules), keys: policy.keys.clone() };
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(before) = previous.replace(now_in_force) else {
             return;
@@ -73,25 +68,16 @@ fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
         chosen.map(|old| old.name().as_str()).collect()
     };
     if let Some((count, rules)) = summarize(&names(&|_, new| new.is_empty())) {
-        warn!(
-            count,
-            rules, "rules are no longer in force, their limits are gone"
-        );
+        warn!(count, rules, "rules are no longer in force, their limits are gone");
     }
     let is_eased = |old: &Rule, new: &[&Rule]| {
-        old.mode() == Mode::Enforce
-            && !new.is_empty()
-            && new.iter().all(|new| new.mode() != Mode::Enforce)
+        old.mode() == Mode::Enforce && !new.is_empty() && new.iter().all(|new| new.mode() != Mode::Enforce)
     };
     if let Some((count, rules)) = summarize(&names(&is_eased)) {
-        warn!(
-            count,
-            rules, "rules no longer deny, because their mode is now off or shadow"
-        );
+        warn!(count, rules, "rules no longer deny, because their mode is now off or shadow");
     }
     let limits = LiftedLimits::new(before, after);
-    let is_lifted =
-        |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
+    let is_lifted = |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
     if let Some((count, rules)) = summarize(&names(&is_lifted)) {
         warn!(
             count,
@@ -118,8 +104,7 @@ fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
     if let Some((count, rules)) = summarize(&names(&is_moved)) {
         warn!(
             count,
-            rules,
-            "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
+            rules, "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
         );
     }
 }
@@ -141,34 +126,20 @@ fn warn_of_lifted_blocks(before: &RuleSet, after: &RuleSet, now: Nanos, shown: L
     let lifted = lifted_blocks(before, after, now);
     let texts = |entries: &[&ListEntry]| -> Vec<String> {
         let first = entries.iter().take(ReloadWarnings::MAX_NAMED);
-        first
-            .map(|entry| listed_subject(&entry.target, shown))
-            .collect()
+        first.map(|entry| listed_subject(&entry.target, shown)).collect()
     };
     if let count @ 1.. = lifted.dropped.len() {
         let entries = texts(&lifted.dropped).join(", ");
-        warn!(
-            count,
-            entries,
-            "entries of `block` are no longer in force, these clients are no longer blocked"
-        );
+        warn!(count, entries, "entries of `block` are no longer in force, these clients are no longer blocked");
     }
     if let count @ 1.. = lifted.allowed.len() {
         let entries = texts(&lifted.allowed).join(", ");
-        warn!(
-            count,
-            entries, "new entries of `allow` override `block`, these clients are no longer blocked"
-        );
+        warn!(count, entries, "new entries of `allow` override `block`, these clients are no longer blocked");
     }
 }
 
 /// Warns of keys that the lists blocked under their names in `before`, and no longer block.
-fn warn_of_unblocked_keys(
-    rules: &RuleSet,
-    before: &KeyTable,
-    after: Option<&KeyTable>,
-    now: Nanos,
-) {
+fn warn_of_unblocked_keys(rules: &RuleSet, before: &KeyTable, after: Option<&KeyTable>, now: Nanos) {
     let is_unblocked = |(digest, holder): &(Digest, KeyOwner<'_>)| {
         let is_blocked = |name| rules.blocks_key(name, digest.as_bytes(), now);
         let name = || after.and_then(|keys| keys.get(digest)).map(|now| now.name);

@@ -12,10 +12,7 @@ pub(crate) struct Backoff {
 /// Short enough for a restart, long enough for a long outage.
 impl Default for Backoff {
     fn default() -> Self {
-        Backoff {
-            first: Duration::from_secs(1),
-            max: Duration::from_secs(60),
-        }
+        Backoff { first: Duration::from_secs(1), max: Duration::from_secs(60) }
     }
 }
 
@@ -37,17 +34,11 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_maximum_with_jitter_in_the_upper_half() {
-        let backoff = Backoff {
-            first: Duration::from_secs(10),
-            max: Duration::from_secs(60),
-        };
+        let backoff = Backoff { first: Duration::from_secs(10), max: Duration::from_secs(60) };
         let secs = |failures, chance| backoff.wait(failures, chance).as_secs();
         assert_eq!([0, 1, 2, 3, 99].map(|n| secs(n, 1.0)), [10, 20, 40, 60, 60]);
         assert_eq!([0, 3].map(|n| secs(n, 0.0)), [5, 30]);
-        let none = Backoff {
-            first: Duration::ZERO,
-            max: Duration::ZERO,
-        };
+        let none = Backoff { first: Duration::ZERO, max: Duration::ZERO };
         assert!(none.wait(0, 0.0) > Duration::ZERO, "never zero");
     }
 }

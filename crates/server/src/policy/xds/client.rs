@@ -21,8 +21,7 @@ use tokio::time::timeout;
 
 use super::{ControlPlane, tls};
 
-const METHOD: &str =
-    "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// Maximum time to connect, TLS included.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A stream may be idle for days. Without pings a dead peer would go unnoticed.
@@ -159,9 +158,7 @@ type AdsSender = http2::SendRequest<AdsRequestBody>;
 
 async fn connect(plane: &ControlPlane) -> Result<(AdsSender, AbortHandle), AdsStreamError> {
     let connect_error = |error: std::io::Error| AdsStreamError::Connect(error.to_string());
-    let socket = TcpStream::connect(&plane.authority)
-        .await
-        .map_err(connect_error)?;
+    let socket = TcpStream::connect(&plane.authority).await.map_err(connect_error)?;
     socket.set_nodelay(true).map_err(connect_error)?;
     match &plane.tls {
         None => handshake(socket).await,
@@ -194,8 +191,7 @@ fn request(
     messages: mpsc::UnboundedReceiver<Bytes>,
 ) -> Result<Request<AdsRequestBody>, AdsStreamError> {
     let scheme = if plane.tls.is_some() { "https" } else { "http" };
-    let request = Request::post(format!("{scheme}://{}{METHOD}", plane.authority))
-        .body(AdsRequestBody(messages));
+    let request = Request::post(format!("{scheme}://{}{METHOD}", plane.authority)).body(AdsRequestBody(messages));
     let mut request = request.map_err(|error| AdsStreamError::Connect(error.to_string()))?;
     let headers = request.headers_mut();
     for (name, value) in &plane.headers {
@@ -218,9 +214,7 @@ impl Body for AdsRequestBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        self.0
-            .poll_recv(context)
-            .map(|message| message.map(|message| Ok(Frame::data(message))))
+        self.0.poll_recv(context).map(|message| message.map(|message| Ok(Frame::data(message))))
     }
 }
 
@@ -240,10 +234,7 @@ fn check_grpc_status(trailers: &HeaderMap) -> Result<(), AdsStreamError> {
         value.map(str::to_owned)
     };
     match text("grpc-status") {
-        Some(code) => Err(AdsStreamError::Ended {
-            code,
-            message: text("grpc-message").unwrap_or_default(),
-        }),
+        Some(code) => Err(AdsStreamError::Ended { code, message: text("grpc-message").unwrap_or_default() }),
         None => Ok(()),
     }
 }

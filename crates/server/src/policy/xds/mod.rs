@@ -81,10 +81,7 @@ impl ControlPlane {
             && port.parse::<u16>().is_ok_and(|port| port > 0);
         fits.then(|| ControlPlane {
             authority: authority.to_owned(),
-            node: XdsNodeInfo {
-                id: "default".to_owned(),
-                metadata: Vec::new(),
-            },
+            node: XdsNodeInfo { id: "default".to_owned(), metadata: Vec::new() },
             headers: Vec::new(),
             tls: None,
             backoff: Backoff::default(),
@@ -131,9 +128,7 @@ impl FromStr for ControlPlane {
             }
             match (&mut tls, certificate, key) {
                 (_, None, None) => {}
-                (Some(tls), Some(certificate), Some(key)) => {
-                    tls.client_certificate = Some((certificate, key))
-                }
+                (Some(tls), Some(certificate), Some(key)) => tls.client_certificate = Some((certificate, key)),
                 _ => return None,
             }
             plane.tls = tls;
@@ -160,9 +155,7 @@ mod tests {
         let plane: ControlPlane = "xds://plane:18000?node=gate-1".parse().unwrap();
         assert_eq!((plane.host(), plane.node.id.as_str()), ("plane", "gate-1"));
         assert_eq!(plane.tls, None);
-        let plane: ControlPlane = "xdss://[::1]:1?ca=/ca&cert=/c&key=/k&name=n"
-            .parse()
-            .unwrap();
+        let plane: ControlPlane = "xdss://[::1]:1?ca=/ca&cert=/c&key=/k&name=n".parse().unwrap();
         assert_eq!((plane.host(), plane.node.id.as_str()), ("::1", "default"));
         let tls = XdsTlsFiles {
             authorities: Some("/ca".into()),

@@ -82,12 +82,8 @@ fn parse_rules(message: &[u8]) -> Option<RuleSet> {
 
 #[test]
 fn no_resource_panics_is_slow_or_decodes_in_two_ways() {
-    let corpus = [
-        encode_response(&[&shop]),
-        encode_response(&[&bare, &shop]),
-        encode_response(&[&bare]),
-        encode_response(&[]),
-    ];
+    let corpus =
+        [encode_response(&[&shop]), encode_response(&[&bare, &shop]), encode_response(&[&bare]), encode_response(&[])];
     let good: Vec<&[u8]> = corpus.iter().map(Vec::as_slice).collect();
     let attack = FuzzTarget {
         parser: "xds",

@@ -17,24 +17,15 @@ pub(crate) fn decode_domains(resources: &Resources<'_>) -> Result<Vec<DomainConf
     let (mut domains, mut errors) = (Vec::new(), Vec::new());
     for (at, (kind, bytes)) in resources.iter().enumerate() {
         let decoded = match *kind {
-            RESOURCE_TYPE => {
-                decode_domain(ProtobufFields::of(bytes)).map_err(|error| error.to_string())
-            }
-            other => Err(format!(
-                "`{}` is not the requested type",
-                other.escape_default()
-            )),
+            RESOURCE_TYPE => decode_domain(ProtobufFields::of(bytes)).map_err(|error| error.to_string()),
+            other => Err(format!("`{}` is not the requested type", other.escape_default())),
         };
         match decoded {
             Ok(domain) => domains.push(domain),
             Err(error) => errors.push(format!("resource {at}: {error}")),
         }
     }
-    if errors.is_empty() {
-        Ok(domains)
-    } else {
-        Err(errors.join("\n"))
-    }
+    if errors.is_empty() { Ok(domains) } else { Err(errors.join("\n")) }
 }
 
 type DecodeResult<T> = Result<T, ProtobufError>;
@@ -51,15 +42,8 @@ fn decode_domain(fields: ProtobufFields<'_>) -> DecodeResult<DomainConfig> {
         }
     }
     let file = format!("xds/{}", name.escape_default());
-    let location = SourceLocation {
-        file: file.into(),
-        line: 0,
-    };
-    Ok(DomainConfig {
-        location,
-        domain,
-        descriptors: nodes,
-    })
+    let location = SourceLocation { file: file.into(), line: 0 };
+    Ok(DomainConfig { location, domain, descriptors: nodes })
 }
 
 fn decode_node(fields: ProtobufFields<'_>) -> DecodeResult<DescriptorConfig> {
@@ -228,19 +212,13 @@ mod tests {
         });
         let below = DescriptorConfig {
             key: "below".to_owned(),
-            limit: Some(LimitConfig {
-                unlimited: true,
-                ..LimitConfig::default()
-            }),
+            limit: Some(LimitConfig { unlimited: true, ..LimitConfig::default() }),
             ..DescriptorConfig::default()
         };
         let want_metadata = Metadata::Map(vec![
             ("n".into(), Metadata::Number(1.5)),
             ("none".into(), Metadata::Null),
-            (
-                "list".into(),
-                Metadata::List(vec![Metadata::Bool(true), Metadata::Text("x".into())]),
-            ),
+            ("list".into(), Metadata::List(vec![Metadata::Bool(true), Metadata::Text("x".into())])),
             ("map".into(), Metadata::Map(Vec::new())),
         ]);
         let node = DescriptorConfig {
@@ -261,36 +239,20 @@ mod tests {
             ..DescriptorConfig::default()
         };
         let want = DomainConfig {
-            location: SourceLocation {
-                file: "xds/shop".into(),
-                line: 0,
-            },
+            location: SourceLocation { file: "xds/shop".into(), line: 0 },
             domain: "dom".to_owned(),
             descriptors: vec![node],
         };
-        assert_eq!(
-            decode_domains(&[(RESOURCE_TYPE, &resource)]),
-            Ok(vec![want])
-        );
+        assert_eq!(decode_domains(&[(RESOURCE_TYPE, &resource)]), Ok(vec![want]));
     }
 
     #[test]
     fn every_resource_that_cannot_be_decoded_is_reported() {
         let good = encode(|w| w.bytes(2, b"dom"));
-        let error = decode_domains(&[
-            (RESOURCE_TYPE, b"\x0a"),
-            (RESOURCE_TYPE, &good),
-            ("other", &good),
-        ]);
+        let error = decode_domains(&[(RESOURCE_TYPE, b"\x0a"), (RESOURCE_TYPE, &good), ("other", &good)]);
         let error = error.unwrap_err();
-        assert!(
-            error.contains("resource 0: the message ends inside"),
-            "{error}"
-        );
-        assert!(
-            error.contains("resource 2: `other` is not the requested type"),
-            "{error}"
-        );
+        assert!(error.contains("resource 0: the message ends inside"), "{error}");
+        assert!(error.contains("resource 2: `other` is not the requested type"), "{error}");
     }
 
     /// Any bytes of a control plane yield domains or an error.
@@ -325,10 +287,7 @@ mod tests {
                 Err(_) => rejected += 1,
             }
         }
-        assert!(
-            accepted > 1_000 && rejected > 1_000,
-            "{accepted} {rejected}"
-        );
+        assert!(accepted > 1_000 && rejected > 1_000, "{accepted} {rejected}");
     }
 
     /// Every unit of the protocol, and no other.
@@ -338,9 +297,6 @@ mod tests {
         for known in tidegate_rules::envoy::Unit::ALL {
             assert!(all.iter().any(|name| name == known.name()), "{known:?}");
         }
-        assert_eq!(
-            (unit_name(0), unit_name(8)),
-            (String::new(), "8".to_owned())
-        );
+        assert_eq!((unit_name(0), unit_name(8)), (String::new(), "8".to_owned()));
     }
 }

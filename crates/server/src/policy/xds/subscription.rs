@@ -44,19 +44,9 @@ pub(crate) struct XdsSubscription {
 
 impl XdsSubscription {
     /// Starts the background task. Must be called inside the runtime.
-    pub(crate) fn start(
-        plane: ControlPlane,
-        apply: ApplyResources,
-        on_event: XdsEventHandler,
-    ) -> Self {
+    pub(crate) fn start(plane: ControlPlane, apply: ApplyResources, on_event: XdsEventHandler) -> Self {
         let (first, responded) = watch::channel(false);
-        let runner = XdsSubscriptionTask {
-            plane,
-            apply,
-            on_event,
-            first_response: first,
-            version: String::new(),
-        };
+        let runner = XdsSubscriptionTask { plane, apply, on_event, first_response: first, version: String::new() };
         let task = tokio::spawn(runner.run()).abort_handle();
         XdsSubscription { task, responded }
     }
@@ -64,11 +54,7 @@ impl XdsSubscription {
     /// Waits until the control plane has sent a response, valid or not.
     pub(crate) async fn wait_for_first_response(&self) {
         // An error means that the task has ended: then there is nothing to wait for.
-        let _ = self
-            .responded
-            .clone()
-            .wait_for(|responded| *responded)
-            .await;
+        let _ = self.responded.clone().wait_for(|responded| *responded).await;
     }
 }
 
@@ -113,15 +99,8 @@ impl XdsSubscriptionTask {
     }
 
     /// Runs one stream to its end. The first response resets `failures`.
-    async fn run_stream(
-        &mut self,
-        failures: &mut u32,
-    ) -> Result<std::convert::Infallible, XdsError> {
-        let first_request = DiscoveryRequest {
-            version: &self.version,
-            nonce: "",
-            rejection: None,
-        };
+    async fn run_stream(&mut self, failures: &mut u32) -> Result<std::convert::Infallible, XdsError> {
+        let first_request = DiscoveryRequest { version: &self.version, nonce: "", rejection: None };
         let first_request = first_request.encode(Some(&self.plane.node));
         let on_connect = || (self.on_event)(XdsEvent::Connected);
         let mut stream = AdsStream::open(&self.plane, &first_request, on_connect).await?;
@@ -139,10 +118,7 @@ impl XdsSubscriptionTask {
         let response = DiscoveryResponse::decode(message)?;
         let applied = match response.type_url {
             RESOURCE_TYPE => self.apply_resources(message.clone()).await,
-            kind => Err(format!(
-                "`{}` is not the requested type",
-                kind.escape_default()
-            )),
+            kind => Err(format!("`{}` is not the requested type", kind.escape_default())),
         };
         let version = response.version;
         match &applied {
@@ -161,18 +137,13 @@ impl XdsSubscriptionTask {
     async fn apply_resources(&self, message: Bytes) -> Result<(), String> {
         let (apply, on_event) = (Arc::clone(&self.apply), Arc::clone(&self.on_event));
         let applied = spawn_blocking(move || {
-            let response =
-                DiscoveryResponse::decode(&message).map_err(|error| error.to_string())?;
+            let response = DiscoveryResponse::decode(&message).map_err(|error| error.to_string())?;
             apply(&response.resources)?;
             // Called on this thread, because lint checks all rules.
-            on_event(XdsEvent::Applied {
-                version: response.version,
-            });
+            on_event(XdsEvent::Applied { version: response.version });
             Ok(())
         });
-        applied.await.unwrap_or_else(|_| {
-            Err("the loader panicked on these resources; please report it".to_owned())
-        })
+        applied.await.unwrap_or_else(|_| Err("the loader panicked on these resources; please report it".to_owned()))
     }
 }
 

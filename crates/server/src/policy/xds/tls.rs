@@ -35,8 +35,7 @@ fn config(files: &XdsTlsFiles) -> Result<ClientConfig, String> {
         None => builder.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain = certificates(certificate)?;
-            let secret =
-                PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, error))?;
+            let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, error))?;
             let made = builder.with_client_auth_cert(chain, secret);
             made.map_err(|error| file_error(certificate, error))?
         }
@@ -61,8 +60,7 @@ fn authorities(file: Option<&Path>) -> Result<RootCertStore, String> {
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).map_err(|error| file_error(file, error))?;
-    read.collect::<Result<_, _>>()
-        .map_err(|error| file_error(file, error))
+    read.collect::<Result<_, _>>().map_err(|error| file_error(file, error))
 }
 
 fn file_error(file: &Path, error: impl std::fmt::Display) -> String {

@@ -7,8 +7,7 @@ use crate::policy::xds::XdsNodeInfo;
 use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter};
 
 /// The resource type of the subscription.
-pub(super) const RESOURCE_TYPE: &str =
-    "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+pub(super) const RESOURCE_TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 const INVALID_ARGUMENT: u64 = 3;
 /// Maximum length of the errors that are sent to a control plane.
 const MAX_REJECTION_BYTES: usize = 4096;
@@ -123,39 +122,19 @@ mod tests {
 
     #[test]
     fn the_node_is_sent_first_and_rejections_carry_their_errors() {
-        let node = XdsNodeInfo {
-            id: "gate".to_owned(),
-            metadata: vec![("zone".to_owned(), "b".to_owned())],
-        };
-        let request = DiscoveryRequest {
-            version: "",
-            nonce: "",
-            rejection: None,
-        };
+        let node = XdsNodeInfo { id: "gate".to_owned(), metadata: vec![("zone".to_owned(), "b".to_owned())] };
+        let request = DiscoveryRequest { version: "", nonce: "", rejection: None };
         let first_request = request.encode(Some(&node));
-        let numbers: Vec<u32> = text_fields(&first_request)
-            .iter()
-            .map(|(number, _)| *number)
-            .collect();
+        let numbers: Vec<u32> = text_fields(&first_request).iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, [2, 4]);
         let node_text = text_fields(&first_request)[0].1.clone();
-        assert!(
-            node_text.contains("gate") && node_text.contains("zone"),
-            "{node_text}"
-        );
-        let request = DiscoveryRequest {
-            version: "7",
-            nonce: "n",
-            rejection: Some("bad"),
-        };
+        assert!(node_text.contains("gate") && node_text.contains("zone"), "{node_text}");
+        let request = DiscoveryRequest { version: "7", nonce: "n", rejection: Some("bad") };
         let fields = text_fields(&request.encode(None));
         assert_eq!(fields[0], (1, "7".to_owned()));
         assert_eq!(fields[1], (4, RESOURCE_TYPE.to_owned()));
         assert_eq!(fields[2], (5, "n".to_owned()));
-        assert!(
-            fields[3].0 == 6 && fields[3].1.contains("bad"),
-            "{fields:?}"
-        );
+        assert!(fields[3].0 == 6 && fields[3].1.contains("bad"), "{fields:?}");
     }
 
     #[test]

@@ -1,8 +1,6 @@
 //! Stores of several servers: the sentinels are queried, and every primary of a cluster is examined.
 
-use tidegate_testkit::{
-    PRIMARY_NAME, RedisProgram, SentinelGroup, TestCluster, TestRedis as Redis, TestSentinel,
-};
+use tidegate_testkit::{PRIMARY_NAME, RedisProgram, SentinelGroup, TestCluster, TestRedis as Redis, TestSentinel};
 
 use super::{doctor, recipe};
 use crate::http::check_body;
@@ -37,11 +35,7 @@ fn sentinels_that_are_silent_or_disagree_are_reported() {
     let url = format!("{hosts},127.0.0.1:{}/{PRIMARY_NAME}", stray.port);
     let report = doctor(&url, &[]);
     report.ends(0);
-    let want = format!(
-        "{primary} is what 3 of 4 name; 127.0.0.1:{} names {}",
-        stray.port,
-        other.address()
-    );
+    let want = format!("{primary} is what 3 of 4 name; 127.0.0.1:{} names {}", stray.port, other.address());
     report.check_line("sentinels", "warn", &want);
 
     let silent = sentinels.ports()[2];
@@ -66,9 +60,7 @@ fn every_primary_of_a_cluster_is_examined() {
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 9/hour }\n";
     let node = TestServer::with(rules, &["--store", &url, "--store-budget", "30000"]);
     wait_for("an exact decision", || {
-        let decision = node
-            .post("/v1/check", &check_body("192.0.2.1", "/x"))
-            .json();
+        let decision = node.post("/v1/check", &check_body("192.0.2.1", "/x")).json();
         (decision["source"] == "exact").then_some(())
     });
     let report = wait_for("a node that is registered everywhere", || {
@@ -110,10 +102,7 @@ fn every_primary_of_a_cluster_is_examined() {
     poor.run_command(&["ACL", "SETUSER", "tidegate", "-pexpire", "-cluster|slots"]);
     let report = doctor(&url, &[]);
     report.ends(1);
-    let want = format!(
-        "{}: the user may not run cluster|slots, pexpire",
-        poor.address()
-    );
+    let want = format!("{}: the user may not run cluster|slots, pexpire", poor.address());
     report.has("permissions", "FAIL", &want);
     assert!(!report.out.contains("planted-password"), "{}", report.out);
 }

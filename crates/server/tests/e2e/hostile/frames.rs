@@ -90,8 +90,7 @@ impl RawHttp2 {
             }
             // The static table has 200 as its eighth entry; other statuses are literals.
             let is_spelt = |status: &str| {
-                let has =
-                    |spelt: &[u8]| frame.payload.windows(spelt.len()).any(|part| part == spelt);
+                let has = |spelt: &[u8]| frame.payload.windows(spelt.len()).any(|part| part == spelt);
                 has(status.as_bytes()) || has(&huffman_digits(status))
             };
             return Ok(match frame.payload[0] {
@@ -131,12 +130,7 @@ impl RawHttp2 {
         let [a, b, c, kind, flags, stream @ ..] = head;
         let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
         self.0.read_exact(&mut payload)?;
-        Ok(RawFrame {
-            kind,
-            flags,
-            stream: u32::from_be_bytes(stream),
-            payload,
-        })
+        Ok(RawFrame { kind, flags, stream: u32::from_be_bytes(stream), payload })
     }
 }
 

@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 
 use super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, RawHttp2,
-    SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PRIORITY, RST_STREAM, RawHttp2, SETTINGS,
+    WINDOW_UPDATE, frame, framed, literal, post, stream,
 };
 use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed as framed_message, request};
@@ -13,8 +13,7 @@ use crate::http::check_body;
 use crate::memory::{peak_rss, rss};
 use crate::server::{TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const ATTACKERS: usize = 4;
 const ROUNDS: usize = 8;
@@ -128,8 +127,7 @@ fn headers_that_never_end() {
 #[test]
 fn empty_continuations_that_never_end() {
     withstand("empty continuations", |raw, listener| {
-        raw.send(&frame(HEADERS, END_STREAM, 1, &post(listener.path)))
-            .unwrap();
+        raw.send(&frame(HEADERS, END_STREAM, 1, &post(listener.path))).unwrap();
         raw.flood(200_000, |_| frame(CONTINUATION, 0, 1, b""));
     });
 }
@@ -146,12 +144,7 @@ fn headers_that_expand() {
     withstand("headers that expand", |raw, listener| {
         raw.flood(2_000, |turn| {
             // 62 is the entry that was added last.
-            let block = [
-                post(listener.path),
-                remembered.clone(),
-                vec![0x80 | 62; 8_000],
-            ]
-            .concat();
+            let block = [post(listener.path), remembered.clone(), vec![0x80 | 62; 8_000]].concat();
             frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), &block)
         });
     });
@@ -165,9 +158,7 @@ fn pings_and_settings_without_end() {
     });
     withstand("settings", |raw, _| {
         // The size of a window, up and down: every open stream must be updated.
-        raw.flood(200_000, |turn| {
-            frame(SETTINGS, 0, 0, &[0, 4, 0, 0, (turn % 2) as u8, 0])
-        });
+        raw.flood(200_000, |turn| frame(SETTINGS, 0, 0, &[0, 4, 0, 0, (turn % 2) as u8, 0]));
     });
 }
 
@@ -175,16 +166,13 @@ fn pings_and_settings_without_end() {
 #[test]
 fn empty_frames_without_end() {
     withstand("priorities", |raw, _| {
-        raw.flood(100_000, |turn| {
-            frame(PRIORITY, 0, stream(turn), &[0, 0, 0, 0, 1])
-        });
+        raw.flood(100_000, |turn| frame(PRIORITY, 0, stream(turn), &[0, 0, 0, 0, 1]));
     });
     withstand("unknown frames", |raw, _| {
         raw.flood(100_000, |_| frame(0xbe, 0xff, 0, &[1; 100]));
     });
     withstand("empty data", |raw, listener| {
-        raw.send(&frame(HEADERS, END_HEADERS, 1, &post(listener.path)))
-            .unwrap();
+        raw.send(&frame(HEADERS, END_HEADERS, 1, &post(listener.path))).unwrap();
         raw.flood(100_000, |_| frame(DATA, 0, 1, b""));
     });
 }
@@ -193,8 +181,7 @@ fn empty_frames_without_end() {
 #[test]
 fn windows_that_lie() {
     withstand("windows that open by a byte", |raw, listener| {
-        raw.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
-            .unwrap();
+        raw.send(&frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).unwrap();
         for turn in 0..100 {
             let open = frame(HEADERS, END_HEADERS, stream(turn), &post(listener.path));
             let body = frame(DATA, END_STREAM, stream(turn), &listener.body);
@@ -202,9 +189,7 @@ fn windows_that_lie() {
                 return;
             }
         }
-        raw.flood(20_000, |turn| {
-            frame(WINDOW_UPDATE, 0, stream(turn % 100), &[0, 0, 0, 1])
-        });
+        raw.flood(20_000, |turn| frame(WINDOW_UPDATE, 0, stream(turn % 100), &[0, 0, 0, 1]));
     });
 }
 
@@ -212,24 +197,12 @@ fn windows_that_lie() {
 #[test]
 fn protocol_errors_close_the_connection_with_an_error_code() {
     let cases = [
-        (
-            "a frame longer than was allowed",
-            framed(DATA, 0, 1, 0xff_ffff, b""),
-        ),
-        (
-            "a window above its largest",
-            frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]),
-        ),
+        ("a frame longer than was allowed", framed(DATA, 0, 1, 0xff_ffff, b"")),
+        ("a window above its largest", frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff])),
         ("data on no stream", frame(DATA, 0, 0, b"x")),
-        (
-            "a stream of the server's",
-            frame(HEADERS, END_HEADERS, 2, &post("/")),
-        ),
+        ("a stream of the server's", frame(HEADERS, END_HEADERS, 2, &post("/"))),
         ("a ping of the wrong size", frame(PING, 0, 0, b"x")),
-        (
-            "a continuation of nothing",
-            frame(CONTINUATION, END_HEADERS, 1, b""),
-        ),
+        ("a continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, b"")),
     ];
     let server = TestServer::start(RULES);
     for listener in listeners(&server) {
@@ -238,10 +211,7 @@ fn protocol_errors_close_the_connection_with_an_error_code() {
             raw.send(bytes).unwrap();
             let reason = raw.reason();
             // 0 would be a close without an error.
-            assert!(
-                reason.is_some_and(|reason| reason > 0),
-                "{what}: {reason:?}"
-            );
+            assert!(reason.is_some_and(|reason| reason > 0), "{what}: {reason:?}");
         }
     }
 }
@@ -265,8 +235,7 @@ fn a_head_of_more_than_a_hundred_fields_is_431_by_http_2_too() {
             let head = head_of_fields(listener.path, fields);
             raw.send(&frame(HEADERS, END_HEADERS, 1, &head)).unwrap();
             if is_good {
-                raw.send(&frame(DATA, END_STREAM, 1, &listener.body))
-                    .unwrap();
+                raw.send(&frame(DATA, END_STREAM, 1, &listener.body)).unwrap();
             }
             let status = raw.status(1);
             let expected = if is_good { "200" } else { "431" };
@@ -298,19 +267,12 @@ fn heads_of_small_fields_whose_bodies_never_come_take_little_memory() {
             }
             let most = peak_rss(&server).saturating_sub(before);
             let what = format!("{} with {fields} fields", listener.edge);
-            eprintln!(
-                "{what}: {} KiB for {} sent",
-                most >> 10,
-                (CONNECTIONS * sent.len()) >> 10
-            );
+            eprintln!("{what}: {} KiB for {} sent", most >> 10, (CONNECTIONS * sent.len()) >> 10);
             assert!(most <= MAX_HELD_BYTES, "{what}: {most} bytes");
         }
     }
     let mut good = server.client();
-    assert_eq!(
-        good.post("/v1/check", &check_body("192.0.2.1", "/")).status,
-        200
-    );
+    assert_eq!(good.post("/v1/check", &check_body("192.0.2.1", "/")).status, 200);
 }
 
 /// The tables of evicted streams stayed with their connections: 120 KiB each, 103 MiB in all with the waiting
@@ -351,9 +313,7 @@ fn streams_of_many_connections_that_never_finish_take_little_memory_and_free_it(
         eprintln!("{}: {} KiB", listener.edge, most >> 10);
         assert!(most <= MAX_HELD, "{}: {most} bytes", listener.edge);
         drop(strangers);
-        wait_for("the memory to be returned", || {
-            (rss(&server) <= before + MAX_LEFT).then_some(())
-        });
+        wait_for("the memory to be returned", || (rss(&server) <= before + MAX_LEFT).then_some(()));
     }
 }
 
@@ -372,8 +332,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
         background.wait_for_replies(50);
         let (begun, rest) = listener.body.split_at(listener.body.len() / 2);
         let head = post(listener.path);
-        let all =
-            |each: &dyn Fn(u32) -> Vec<u8>| (0..STREAMS).map(each).collect::<Vec<_>>().concat();
+        let all = |each: &dyn Fn(u32) -> Vec<u8>| (0..STREAMS).map(each).collect::<Vec<_>>().concat();
         let begun = all(&|turn| {
             let head = frame(HEADERS, END_HEADERS, stream(turn), &head);
             [head, frame(DATA, 0, stream(turn), begun)].concat()
@@ -388,9 +347,7 @@ fn few_connections_that_have_had_many_streams_stay_open() {
             raw.wait_for_response(stream(STREAMS - 1));
             clients.push(raw);
         }
-        wait_for("the connections to be closed", || {
-            (server.metric("tidegate_connections ") <= MAX_OPEN).then_some(())
-        });
+        wait_for("the connections to be closed", || (server.metric("tidegate_connections ") <= MAX_OPEN).then_some(()));
         background.end(listener.edge);
     }
 }
@@ -497,10 +454,7 @@ fn heads_that_are_never_finished_are_few() {
             served += usize::from(status.is_ok_and(|status| status == "200"));
         }
         // A finished head makes room for one that was not read yet.
-        assert!(
-            (FINISHED_LATER..CONNECTIONS).contains(&served),
-            "{served} served"
-        );
+        assert!((FINISHED_LATER..CONNECTIONS).contains(&served), "{served} served");
     }
 }
 

@@ -12,8 +12,7 @@ use crate::memory::rss;
 use crate::resp::RespClient;
 use crate::server::{TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 /// This process and the server need that many files each, and some more.
 const MAX_OPEN_FILES: u64 = 12_000;
@@ -46,10 +45,7 @@ fn may_open_many() {
             .arg(format!("--pid={}", std::process::id()))
             .arg(format!("--nofile={MAX_OPEN_FILES}:"))
             .status();
-        assert!(
-            raised.is_ok_and(|raised| raised.success()),
-            "prlimit failed"
-        );
+        assert!(raised.is_ok_and(|raised| raised.success()), "prlimit failed");
     }
 }
 
@@ -63,27 +59,16 @@ fn check_idle_cost<T>(server: &TestServer, idle: &IdleCostCase, one: impl Fn() -
     let each = rss(server).saturating_sub(before) / idle.connections as u64;
     eprintln!("an idle connection of {} takes {each} bytes", idle.protocol);
     background.end(idle.protocol);
-    assert!(
-        each <= idle.max_bytes_each,
-        "{}: {each} bytes each",
-        idle.protocol
-    );
+    assert!(each <= idle.max_bytes_each, "{}: {each} bytes each", idle.protocol);
     drop(connections);
-    wait_for("the idle connections to be closed", || {
-        (server.metric("tidegate_connections ") < 10).then_some(())
-    });
+    wait_for("the idle connections to be closed", || (server.metric("tidegate_connections ") < 10).then_some(()));
 }
 
 /// A server with one listener. Others would get their share of the open files.
 fn server(listeners: &[&str]) -> TestServer {
     may_open_many();
     let max_connections = (MAX_OPEN_FILES - 500).to_string();
-    let flags = [
-        "--idle-timeout",
-        "600",
-        "--max-connections",
-        &max_connections,
-    ];
+    let flags = ["--idle-timeout", "600", "--max-connections", &max_connections];
     TestServer::with(RULES, &[&flags, listeners].concat())
 }
 
@@ -138,9 +123,7 @@ fn three_thousand_of_http_2() {
         max_bytes_each: 64 << 10,
     };
     let body = check_body("192.0.2.1", "/");
-    check_idle_cost(&server, &case, || {
-        connected_after_one_request(server.http, "/v1/check", body.as_bytes())
-    });
+    check_idle_cost(&server, &case, || connected_after_one_request(server.http, "/v1/check", body.as_bytes()));
 }
 
 #[test]
@@ -155,9 +138,7 @@ fn three_thousand_of_grpc() {
     };
     let address = server.grpc.parse().unwrap();
     let body = framed(&request("shop", &[&[("a", "b")]]));
-    check_idle_cost(&server, &case, || {
-        connected_after_one_request(address, SHOULD_RATE_LIMIT, &body)
-    });
+    check_idle_cost(&server, &case, || connected_after_one_request(address, SHOULD_RATE_LIMIT, &body));
 }
 
 fn connected_after_one_request(address: SocketAddr, path: &str, body: &[u8]) -> RawHttp2 {

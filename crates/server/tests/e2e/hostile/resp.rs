@@ -10,8 +10,7 @@ use crate::memory::peak_rss;
 use crate::resp::{RespClient, RespReply, command};
 use crate::server::{DEADLINE, TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const ATTACKERS: usize = 8;
 /// The memory that all attackers together may make the server use.
@@ -87,11 +86,7 @@ fn commands_that_never_end() {
         flood(stream, &b"\xff\0\r\n$5\r\n*zz\r\n".repeat(500), 500);
     });
     withstand("commands that do not exist", |stream| {
-        flood(
-            stream,
-            &command(&["EVAL", "return 1", "0"]).repeat(500),
-            200,
-        );
+        flood(stream, &command(&["EVAL", "return 1", "0"]).repeat(500), 200);
     });
 }
 
@@ -120,14 +115,8 @@ fn false_lengths_get_an_error_and_are_closed() {
         }
     }
     let held = peak_rss(&server).saturating_sub(before);
-    assert!(
-        held <= 4 << 20,
-        "{held} bytes for lengths that were only declared"
-    );
-    assert_eq!(
-        server.redis().send_line("PING"),
-        RespReply::Simple("PONG".to_owned())
-    );
+    assert!(held <= 4 << 20, "{held} bytes for lengths that were only declared");
+    assert_eq!(server.redis().send_line("PING"), RespReply::Simple("PONG".to_owned()));
 }
 
 /// A pipeline whose replies are read late still gets all of them, in order.
@@ -168,9 +157,7 @@ fn a_client_that_never_reads_is_cut_off() {
     for stream in &mut streams {
         flood(stream, &info, 100);
     }
-    wait_for("clients that never read to be cut off", || {
-        (server.metric("tidegate_connections ") < 10).then_some(())
-    });
+    wait_for("clients that never read to be cut off", || (server.metric("tidegate_connections ") < 10).then_some(()));
     drop(RespClient::connect(server.resp()));
     background.end("clients that never read");
 }
@@ -184,25 +171,18 @@ fn a_password_is_not_guessed_fast_and_guesses_are_logged_and_counted() {
     let flag = ["--resp-password-file", file.path().to_str().unwrap()];
     let server = TestServer::with_resp(RULES, &flag);
     let mut stream = connect(&server);
-    stream
-        .write_all(&b"AUTH wrong\r\nRESET\r\n".repeat(GUESSES))
-        .unwrap();
+    stream.write_all(&b"AUTH wrong\r\nRESET\r\n".repeat(GUESSES)).unwrap();
     let mut replies = String::new();
     stream.read_to_string(&mut replies).unwrap();
     assert_eq!(replies.matches("WRONGPASS").count(), 5, "{replies}");
     let failures = || server.metric("tidegate_authentication_failures_total{edge=\"resp\"}");
-    wait_for("the guesses to be counted", || {
-        (failures() == 5).then_some(())
-    });
+    wait_for("the guesses to be counted", || (failures() == 5).then_some(()));
     let line = server.wait_log(|line| line["message"] == "wrong password from a Redis client");
     assert_eq!(line["level"], "WARN");
     // The right password is accepted all the time. Before it is checked, this peer has to wait.
     let begun = std::time::Instant::now();
     let mut redis = server.redis();
-    assert_eq!(
-        redis.send_line("AUTH the-right-password"),
-        RespReply::Simple("OK".to_owned())
-    );
+    assert_eq!(redis.send_line("AUTH the-right-password"), RespReply::Simple("OK".to_owned()));
     assert!(begun.elapsed() >= Duration::from_secs(1));
 }
 
@@ -226,9 +206,7 @@ fn commands_that_wait_for_their_rest_are_bounded_over_all_connections() {
         })
         .collect();
     let evicted = "tidegate_unread_connections_closed_total{cause=\"memory\"}";
-    wait_for("connections to be closed", || {
-        (server.metric(evicted) > CONNECTIONS as u64 / 4).then_some(())
-    });
+    wait_for("connections to be closed", || (server.metric(evicted) > CONNECTIONS as u64 / 4).then_some(()));
     let held = server.metric("tidegate_unread_response_bytes");
     assert!(held <= MAX_LISTENER, "{held} bytes");
     background.end("unfinished commands");

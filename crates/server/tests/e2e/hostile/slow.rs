@@ -4,17 +4,14 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::frames::{
-    DATA, END_HEADERS, END_STREAM, HEADERS, RawHttp2, SETTINGS, frame, literal, post, stream,
-};
+use super::frames::{DATA, END_HEADERS, END_STREAM, HEADERS, RawHttp2, SETTINGS, frame, literal, post, stream};
 use crate::background_client::BackgroundClient;
 use crate::grpc::{SHOULD_RATE_LIMIT, framed, request};
 use crate::http::check_body;
 use crate::memory::peak_rss;
 use crate::server::{DEADLINE, TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 const CLIENTS: usize = 200;
 /// The interval between the bytes of one client: short enough that no idle timer fires.
@@ -28,16 +25,8 @@ struct TricklingClient {
 }
 
 const OVER_HTTP: [TricklingClient; 4] = [
-    TricklingClient {
-        what: "a header that trickles",
-        first: b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ",
-        then: b"y",
-    },
-    TricklingClient {
-        what: "headers that trickle",
-        first: b"GET /healthz HTTP/1.1\r\n",
-        then: b"a: b\r\n",
-    },
+    TricklingClient { what: "a header that trickles", first: b"POST /v1/check HTTP/1.1\r\nhost: x\r\nx: ", then: b"y" },
+    TricklingClient { what: "headers that trickle", first: b"GET /healthz HTTP/1.1\r\n", then: b"a: b\r\n" },
     TricklingClient {
         what: "a body that trickles",
         first: b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n",
@@ -51,29 +40,13 @@ const OVER_HTTP: [TricklingClient; 4] = [
 ];
 
 const OVER_RESP: [TricklingClient; 3] = [
-    TricklingClient {
-        what: "a line that trickles",
-        first: b"PIN",
-        then: b"G",
-    },
-    TricklingClient {
-        what: "an argument that trickles",
-        first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n",
-        then: b"x",
-    },
-    TricklingClient {
-        what: "nothing that trickles",
-        first: b"*0\r\n",
-        then: b"\r\n",
-    },
+    TricklingClient { what: "a line that trickles", first: b"PIN", then: b"G" },
+    TricklingClient { what: "an argument that trickles", first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n", then: b"x" },
+    TricklingClient { what: "nothing that trickles", first: b"*0\r\n", then: b"\r\n" },
 ];
 
 const OVER_GRPC: [TricklingClient; 2] = [
-    TricklingClient {
-        what: "an opening that trickles",
-        first: b"PRI * HTTP/2.0\r\n\r\n",
-        then: b"S",
-    },
+    TricklingClient { what: "an opening that trickles", first: b"PRI * HTTP/2.0\r\n\r\n", then: b"S" },
     TricklingClient {
         what: "a frame that trickles",
         first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x40\0\x01\x05\0\0\0\x01",
@@ -89,12 +62,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Every client trickles until the server has closed all of them.
-fn outlast(
-    server: &TestServer,
-    address: SocketAddr,
-    background: BackgroundClient,
-    slow: &TricklingClient,
-) {
+fn outlast(server: &TestServer, address: SocketAddr, background: BackgroundClient, slow: &TricklingClient) {
     let before = peak_rss(server);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(address)).collect();
     for client in &mut clients {
@@ -115,12 +83,7 @@ fn outlast(
 fn trickling_clients_are_closed_over_http() {
     let server = TestServer::with(RULES, &["--idle-timeout", "2"]);
     for slow in &OVER_HTTP {
-        outlast(
-            &server,
-            server.http,
-            BackgroundClient::for_http(&server),
-            slow,
-        );
+        outlast(&server, server.http, BackgroundClient::for_http(&server), slow);
     }
 }
 
@@ -128,12 +91,7 @@ fn trickling_clients_are_closed_over_http() {
 fn trickling_clients_are_closed_over_resp() {
     let server = TestServer::with_resp(RULES, &["--idle-timeout", "2"]);
     for slow in &OVER_RESP {
-        outlast(
-            &server,
-            server.resp(),
-            BackgroundClient::for_resp(&server),
-            slow,
-        );
+        outlast(&server, server.resp(), BackgroundClient::for_resp(&server), slow);
     }
 }
 
@@ -193,12 +151,7 @@ fn is_closed_although_it_sends(server: &TestServer, peer: &NonReadingPeer) {
     let turn = std::cell::Cell::new(1);
     wait_for("it to be closed", || {
         std::thread::sleep(TRICKLE);
-        let bare = frame(
-            HEADERS,
-            END_HEADERS | END_STREAM,
-            stream(turn.get()),
-            &peer.bodiless,
-        );
+        let bare = frame(HEADERS, END_HEADERS | END_STREAM, stream(turn.get()), &peer.bodiless);
         turn.set(turn.get() + 1);
         // Once it is closed nothing can be sent.
         let _ = raw.send(&bare);
@@ -225,11 +178,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
     );
     background.end("a peer that never reads");
     let line = server.wait_log(|line| line["why"] == "nothing was read for too long");
-    assert!(
-        line["peer"]
-            .as_str()
-            .is_some_and(|peer| peer.starts_with("127.0.0.1"))
-    );
+    assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1")));
 }
 
 #[test]

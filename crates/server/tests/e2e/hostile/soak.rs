@@ -33,8 +33,7 @@ use crate::http::check_body;
 use crate::memory::rss;
 use crate::server::{BINARY, DEADLINE, TestServer, wait_for};
 
-const RULES: &str =
-    "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
+const RULES: &str = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100000000/hour, algorithm: fixed-window }\n";
 
 /// Rounds that are judged together.
 const ROUNDS: usize = 4;
@@ -99,18 +98,13 @@ fn becomes_flat(server: &TestServer, targets: &[AttackTarget]) {
 /// Every round after the first ones holds no more than 5% more than they did.
 fn stays_flat(server: &TestServer, targets: &[AttackTarget], minutes: u64) {
     let until = Instant::now() + Duration::from_secs(60 * minutes);
-    let mut first: Vec<u64> = (0..FIRST_ROUNDS)
-        .map(|_| settled_at_rest(server, targets))
-        .collect();
+    let mut first: Vec<u64> = (0..FIRST_ROUNDS).map(|_| settled_at_rest(server, targets)).collect();
     first.sort_unstable();
     let level = first[FIRST_ROUNDS / 2];
     while Instant::now() < until {
         let held = settled_at_rest(server, targets);
         let max = level + level / 20;
-        assert!(
-            held <= max,
-            "{held} bytes at rest, {level} at first: not flat"
-        );
+        assert!(held <= max, "{held} bytes at rest, {level} at first: not flat");
     }
 }
 
@@ -119,24 +113,20 @@ fn server() -> TestServer {
     let rules = dir.path().join("rules.yaml");
     std::fs::write(&rules, RULES).unwrap();
     let mut command = Command::new(BINARY);
-    command
-        .args(["serve", "--rules"])
-        .arg(rules)
-        .args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"])
-        .args(["--idle-timeout", "2", "--grpc-max-age", "3"]);
+    command.args(["serve", "--rules"]).arg(rules).args(["--resp", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]).args([
+        "--idle-timeout",
+        "2",
+        "--grpc-max-age",
+        "3",
+    ]);
     TestServer::spawn(command, dir)
 }
 
 fn targets(server: &TestServer) -> [AttackTarget; 5] {
-    let is_metrics =
-        |line: &serde_json::Value| line["message"] == "listening" && line["edge"] == "metrics";
+    let is_metrics = |line: &serde_json::Value| line["message"] == "listening" && line["edge"] == "metrics";
     let metrics = server.wait_log(is_metrics);
-    let over_http2 = |address, path| AttackTarget {
-        address,
-        path,
-        attacks: http2::ATTACKS.to_vec(),
-        slow: http2::SLOW.to_vec(),
-    };
+    let over_http2 =
+        |address, path| AttackTarget { address, path, attacks: http2::ATTACKS.to_vec(), slow: http2::SLOW.to_vec() };
     let mut http = over_http2(server.http, "/v1/check");
     http.attacks.extend(http1::ATTACKS);
     http.slow.extend(http1::SLOW);
@@ -144,16 +134,8 @@ fn targets(server: &TestServer) -> [AttackTarget; 5] {
         http,
         over_http2(server.grpc.parse().unwrap(), SHOULD_RATE_LIMIT),
         over_http2(server.admin, "/v1/subjects"),
-        over_http2(
-            metrics["address"].as_str().unwrap().parse().unwrap(),
-            "/metrics",
-        ),
-        AttackTarget {
-            address: server.resp(),
-            path: "",
-            attacks: resp::ATTACKS.to_vec(),
-            slow: resp::SLOW.to_vec(),
-        },
+        over_http2(metrics["address"].as_str().unwrap().parse().unwrap(), "/metrics"),
+        AttackTarget { address: server.resp(), path: "", attacks: resp::ATTACKS.to_vec(), slow: resp::SLOW.to_vec() },
     ]
 }
 
@@ -174,8 +156,7 @@ fn attack_all(targets: &[AttackTarget]) {
 /// Slow peers stay until the server has closed all of them.
 fn stay_slow(target: &AttackTarget) {
     let peers = target.slow.iter().flat_map(|slow| [*slow; CONNECTIONS]);
-    let mut peers: Vec<(TcpStream, SlowPeer)> =
-        peers.map(|slow| (connect(target.address), slow)).collect();
+    let mut peers: Vec<(TcpStream, SlowPeer)> = peers.map(|slow| (connect(target.address), slow)).collect();
     for (stream, slow) in &mut peers {
         // The server may have closed it already.
         let _ = stream.write_all(slow.first);

@@ -37,12 +37,7 @@ const BROKEN: [&str; 6] = [
 ];
 
 /// Sends one request as the client `127.0.0.8`, and waits until the proxy has responded or closed the connection.
-fn exchange(
-    proxy: &ReverseProxy,
-    first: &str,
-    host: &str,
-    rest: &str,
-) -> std::io::Result<HttpReply> {
+fn exchange(proxy: &ReverseProxy, first: &str, host: &str, rest: &str) -> std::io::Result<HttpReply> {
     let mut client = HttpClient::connect_from([127, 0, 0, 8].into(), proxy.address());
     client.send_raw(format!("{first} HTTP/1.1\r\nhost: {host}\r\n{rest}").as_bytes())?;
     if BROKEN.contains(&rest) {
@@ -61,10 +56,7 @@ fn sub_requests_omit_the_body(release: ProxyRelease, edits: &[(&str, &str)]) {
     let (limiter, backend) = (Upstream::start(), Upstream::start());
     let port = |upstream: &Upstream| format!(":{}", upstream.address().port());
     let (limiter_port, behind) = (port(&limiter), port(&backend));
-    let edits: Vec<_> = edits
-        .iter()
-        .map(|(from, to)| (*from, to.replace(":8080", &limiter_port)))
-        .collect();
+    let edits: Vec<_> = edits.iter().map(|(from, to)| (*from, to.replace(":8080", &limiter_port))).collect();
     let edits = edits.iter().map(|(from, to)| (*from, &**to));
     let edits = edits.chain(PATIENT);
     let ports = [(":8080", &*limiter_port), (":3000", &*behind)];
@@ -88,10 +80,7 @@ fn sub_requests_omit_the_body(release: ProxyRelease, edits: &[(&str, &str)]) {
                 let framed = |(name, value): &(String, String)| {
                     name == "transfer-encoding" || (name == "content-length" && value != "0")
                 };
-                assert!(
-                    !sub_requests[0].headers.iter().any(framed),
-                    "{what}: {sub_requests:?}"
-                );
+                assert!(!sub_requests[0].headers.iter().any(framed), "{what}: {sub_requests:?}");
             }
         }
     }
@@ -99,12 +88,7 @@ fn sub_requests_omit_the_body(release: ProxyRelease, edits: &[(&str, &str)]) {
 
 #[test]
 fn sub_requests_have_no_body() {
-    for product in [
-        ProxyProduct::Nginx,
-        ProxyProduct::Caddy,
-        ProxyProduct::Traefik,
-        ProxyProduct::Haproxy,
-    ] {
+    for product in [ProxyProduct::Nginx, ProxyProduct::Caddy, ProxyProduct::Traefik, ProxyProduct::Haproxy] {
         for release in product.releases() {
             sub_requests_omit_the_body(release, &[]);
         }
@@ -137,10 +121,7 @@ pub(super) fn break_no_limit(testbed: &ProxyTestbed) {
     assert_eq!(send(WHOLE[1]).status, 200, "{release:?}");
     let arrived = testbed.backend.take();
     assert_eq!(arrived.len(), 1, "{release:?}: {arrived:?}");
-    assert_eq!(
-        (&*arrived[0].request_line, &*arrived[0].body),
-        (&*first, "hello")
-    );
+    assert_eq!((&*arrived[0].request_line, &*arrived[0].body), (&*first, "hello"));
     for rest in WHOLE {
         assert_eq!(send(rest).status, 429, "{release:?}: {rest:?}");
         assert_eq!(testbed.backend.take(), [], "{release:?}: {rest:?}");

@@ -18,25 +18,15 @@ fn heads_cause_no_outage(product: ProxyProduct) {
         let mut heads: Vec<String> = [8, 13, 15, 20, 31, 33, 48, 128, 900].map(long).into();
         heads.extend([50, 80, 94, 98, 99, 100, 101, 120, 2_000].map(many));
         for lines in heads {
-            let head =
-                format!("POST /api/x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{lines}\r\n");
-            let what = format!(
-                "{release:?}: {} bytes, {} lines",
-                head.len(),
-                head.lines().count()
-            );
-            let mut client =
-                HttpClient::connect_from([127, 0, 0, 2].into(), testbed.proxy.address());
+            let head = format!("POST /api/x HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n{lines}\r\n");
+            let what = format!("{release:?}: {} bytes, {} lines", head.len(), head.lines().count());
+            let mut client = HttpClient::connect_from([127, 0, 0, 2].into(), testbed.proxy.address());
             // The proxy may end the connection before it has read everything.
             let _ = client.send_raw(head.as_bytes());
             if let Ok(reply) = client.receive() {
                 assert!((400..500).contains(&reply.status), "{what}: {reply:?}");
             }
-            assert!(
-                testbed.proxy.is_running(),
-                "{what}: {}",
-                testbed.proxy.output()
-            );
+            assert!(testbed.proxy.is_running(), "{what}: {}", testbed.proxy.output());
             testbed.fails(429, 2, "POST", "/api/x", &[]);
         }
     }

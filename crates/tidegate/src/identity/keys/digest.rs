@@ -108,9 +108,6 @@ mod tests {
     #[test]
     fn printing_shows_only_the_beginning() {
         let digest = Digest::of("hello");
-        assert_eq!(
-            format!("{digest} {digest:?}"),
-            "sha256:2cf24dba… sha256:2cf24dba…"
-        );
+        assert_eq!(format!("{digest} {digest:?}"), "sha256:2cf24dba… sha256:2cf24dba…");
     }
 }

@@ -48,11 +48,7 @@ pub struct KeyLineErrors {
 
 impl KeyLineErrors {
     pub(super) fn of(file: &str) -> Self {
-        KeyLineErrors {
-            file: file.to_owned(),
-            listed: Vec::new(),
-            total: 0,
-        }
+        KeyLineErrors { file: file.to_owned(), listed: Vec::new(), total: 0 }
     }
 
     /// Errors come in any order of lines; the earliest are listed.
@@ -110,9 +106,7 @@ pub enum KeyLineErrorKind {
     )]
     NotADigest,
     /// The digest has too few or too many digits.
-    #[error(
-        "the digest has {found} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them"
-    )]
+    #[error("the digest has {found} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them")]
     DigestLength {
         /// The number of characters after `sha256:`.
         found: usize,
@@ -138,10 +132,7 @@ pub enum KeyLineErrorKind {
         meant: String,
     },
     /// A tier that the rules do not define.
-    #[error(
-        "unknown tier of {found_len} characters (not shown, it might be a key); {}",
-        advice(tiers)
-    )]
+    #[error("unknown tier of {found_len} characters (not shown, it might be a key); {}", advice(tiers))]
     UnknownTier {
         /// Its length.
         found_len: usize,
@@ -175,9 +166,7 @@ pub enum KeyLineErrorKind {
         first: u32,
     },
     /// The last line is invalid and has no line end: the file was cut off.
-    #[error(
-        "the file ends within this line ({wrong}); write it completely, best to a new file renamed over this one"
-    )]
+    #[error("the file ends within this line ({wrong}); write it completely, best to a new file renamed over this one")]
     CutOff {
         /// The error of the line so far.
         wrong: Box<KeyLineErrorKind>,

@@ -27,10 +27,7 @@ pub(super) struct Tiers<'a> {
 impl<'a> Tiers<'a> {
     pub(super) fn of<S: AsRef<str>>(names: &'a [S]) -> Self {
         let names: Vec<_> = names.iter().map(AsRef::as_ref).collect();
-        let by_name = (0u16..)
-            .zip(&names)
-            .map(|(at, name)| (name.as_bytes(), at))
-            .collect();
+        let by_name = (0u16..).zip(&names).map(|(at, name)| (name.as_bytes(), at)).collect();
         Tiers { names, by_name }
     }
 
@@ -39,46 +36,32 @@ impl<'a> Tiers<'a> {
     }
 
     fn find(&self, word: &[u8]) -> Result<u16, KeyLineErrorKind> {
-        self.by_name
-            .get(word)
-            .copied()
-            .ok_or_else(|| self.unknown(word))
+        self.by_name.get(word).copied().ok_or_else(|| self.unknown(word))
     }
 
     /// The error for an unknown tier. Shows the word only if it is a misspelt tier; any other word might be a key.
     fn unknown(&self, word: &[u8]) -> KeyLineErrorKind {
         let found = String::from_utf8_lossy(word);
         match self.names.iter().find(|tier| resembles(&found, tier)) {
-            Some(meant) => KeyLineErrorKind::MisspeltTier {
-                found: found.escape_default().to_string(),
-                meant: (*meant).to_owned(),
-            },
-            None => KeyLineErrorKind::UnknownTier {
-                found_len: found.chars().count(),
-                tiers: self.list(),
-            },
+            Some(meant) => {
+                KeyLineErrorKind::MisspeltTier { found: found.escape_default().to_string(), meant: (*meant).to_owned() }
+            }
+            None => KeyLineErrorKind::UnknownTier { found_len: found.chars().count(), tiers: self.list() },
         }
     }
 }
 
 /// Parses a line: `None` if it is blank or a comment.
-pub(super) fn parse<'a>(
-    line: &'a [u8],
-    tiers: &Tiers<'_>,
-) -> Result<Option<KeyLine<'a>>, KeyLineErrorKind> {
+pub(super) fn parse<'a>(line: &'a [u8], tiers: &Tiers<'_>) -> Result<Option<KeyLine<'a>>, KeyLineErrorKind> {
     let line = line.trim_ascii();
     if line.is_empty() || line.starts_with(b"#") {
         return Ok(None);
     }
-    let hex_and_rest = line
-        .strip_prefix(SCHEME)
-        .ok_or(KeyLineErrorKind::NotADigest)?;
+    let hex_and_rest = line.strip_prefix(SCHEME).ok_or(KeyLineErrorKind::NotADigest)?;
     let (hex, rest) = first_word(hex_and_rest);
     let digest = digest(hex)?;
     if rest.is_empty() {
-        return Err(KeyLineErrorKind::NoTier {
-            tiers: tiers.list(),
-        });
+        return Err(KeyLineErrorKind::NoTier { tiers: tiers.list() });
     }
     let (word, rest) = first_word(rest);
     let tier = tiers.find(word)?;
@@ -88,9 +71,7 @@ pub(super) fn parse<'a>(
 
 /// The line for a key, as `tidegate key new` and `key hash` print it.
 pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineError> {
-    let is_word = |text: &str| {
-        !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control())
-    };
+    let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
     if !is_word(key) {
         return Err(HashLineError::Key);
     }
@@ -107,9 +88,7 @@ pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineEr
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HashLineError {
     /// A line end or blank included in the key would give the digest of another key.
-    #[error(
-        "the key is empty or has blanks or control characters; give it without line end or quotes"
-    )]
+    #[error("the key is empty or has blanks or control characters; give it without line end or quotes")]
     Key,
     /// A tier is one word.
     #[error("the tier is empty or has blanks; write one of the tiers of the rules")]
@@ -120,23 +99,15 @@ pub enum HashLineError {
 }
 
 fn digest(hex: &[u8]) -> Result<Digest, KeyLineErrorKind> {
-    let digits: &[u8; 64] = hex
-        .try_into()
-        .map_err(|_| KeyLineErrorKind::DigestLength { found: hex.len() })?;
+    let digits: &[u8; 64] = hex.try_into().map_err(|_| KeyLineErrorKind::DigestLength { found: hex.len() })?;
     Digest::from_hex(digits).ok_or_else(|| KeyLineErrorKind::NotHex {
-        column: 1 + digits
-            .iter()
-            .take_while(|digit| digit.is_ascii_hexdigit())
-            .count(),
+        column: 1 + digits.iter().take_while(|digit| digit.is_ascii_hexdigit()).count(),
     })
 }
 
 fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
     if text.len() > MAX_NAME_BYTES {
-        return Err(KeyLineErrorKind::LongName {
-            found: text.len(),
-            max_bytes: MAX_NAME_BYTES,
-        });
+        return Err(KeyLineErrorKind::LongName { found: text.len(), max_bytes: MAX_NAME_BYTES });
     }
     let name = str::from_utf8(text).map_err(|_| KeyLineErrorKind::BadName)?;
     let after_blank = || name.split_whitespace().any(|word| word.starts_with('#'));
@@ -151,10 +122,7 @@ fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
 
 /// The first word, and the text after the blanks that follow it.
 fn first_word(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text
-        .iter()
-        .position(u8::is_ascii_whitespace)
-        .unwrap_or(text.len());
+    let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
     let (word, rest) = text.split_at(end);
     (word, rest.trim_ascii_start())
 }
@@ -162,8 +130,7 @@ fn first_word(text: &[u8]) -> (&[u8], &[u8]) {
 /// At most two letters apart, ignoring case, and most of the word the same.
 fn resembles(found: &str, tier: &str) -> bool {
     let length = tier.chars().count();
-    found.chars().count() <= length + 2
-        && distance(&found.to_lowercase(), &tier.to_lowercase()) <= length.min(4) / 2
+    found.chars().count() <= length + 2 && distance(&found.to_lowercase(), &tier.to_lowercase()) <= length.min(4) / 2
 }
 
 /// Levenshtein distance: the number of letters to add, drop or change.
@@ -216,10 +183,7 @@ mod tests {
     #[test]
     fn a_line_names_a_digest_a_tier_and_maybe_an_owner() {
         check("sha256:HEX pro", "1 ``");
-        check(
-            "sha256:HEX free Harbour Café, since 2024",
-            "0 `Harbour Café, since 2024`",
-        );
+        check("sha256:HEX free Harbour Café, since 2024", "0 `Harbour Café, since 2024`");
         check("  sha256:HEX \t enterprise   x#y z  \r\n", "2 `x#y z`");
     }
 
@@ -243,38 +207,22 @@ mod tests {
     #[test]
     fn a_digest_has_64_hex_digits() {
         let length = |n| {
-            format!(
-                "the digest has {n} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them"
-            )
+            format!("the digest has {n} characters; a SHA-256 has 64 hex digits, as `tidegate key hash` prints them")
         };
         check("sha256:2cf24d pro", &length(6));
         check("sha256: HEX pro", &length(0));
         check("sha256:HEX0 pro", &length(65));
         let letter = HEX.replacen("ba5f", "bag5", 1);
-        check(
-            &format!("sha256:{letter} pro"),
-            "character 9 of the digest is not a hex digit; write 0-9 and a-f only",
-        );
+        check(&format!("sha256:{letter} pro"), "character 9 of the digest is not a hex digit; write 0-9 and a-f only");
     }
 
     #[test]
     fn an_unknown_tier_is_shown_only_if_it_is_a_known_one_misspelt() {
-        check(
-            "sha256:HEX",
-            "no tier after the digest; write one of free, pro, enterprise",
-        );
-        check(
-            "sha256:HEX enterprize",
-            "unknown tier `enterprize`; did you mean `enterprise`?",
-        );
-        check(
-            "sha256:HEX Pro x",
-            "unknown tier `Pro`; did you mean `pro`?",
-        );
+        check("sha256:HEX", "no tier after the digest; write one of free, pro, enterprise");
+        check("sha256:HEX enterprize", "unknown tier `enterprize`; did you mean `enterprise`?");
+        check("sha256:HEX Pro x", "unknown tier `Pro`; did you mean `pro`?");
         let hidden = |n| {
-            format!(
-                "unknown tier of {n} characters (not shown, it might be a key); write one of free, pro, enterprise"
-            )
+            format!("unknown tier of {n} characters (not shown, it might be a key); write one of free, pro, enterprise")
         };
         check("sha256:HEX hunter2", &hidden(7));
         check("sha256:HEX k1", &hidden(2));
@@ -282,39 +230,18 @@ mod tests {
 
     #[test]
     fn a_name_is_short_plain_text() {
-        check(
-            "sha256:HEX pro a\u{1b}[2Jb",
-            "the name is not UTF-8 or has control characters; write plain text",
-        );
-        check(
-            &format!("sha256:HEX pro {}", "x".repeat(257)),
-            "the name has 257 bytes; write at most 256",
-        );
+        check("sha256:HEX pro a\u{1b}[2Jb", "the name is not UTF-8 or has control characters; write plain text");
+        check(&format!("sha256:HEX pro {}", "x".repeat(257)), "the name has 257 bytes; write at most 256");
         let line = [b"sha256:", HEX.as_bytes(), b" pro \xff"].concat();
-        assert_eq!(
-            parse(&line, &Tiers::of(&TIERS)),
-            Err(KeyLineErrorKind::BadName)
-        );
+        assert_eq!(parse(&line, &Tiers::of(&TIERS)), Err(KeyLineErrorKind::BadName));
     }
 
     #[test]
     fn a_written_line_can_be_parsed() {
-        assert_eq!(
-            hash_line("hello", "pro", "").unwrap(),
-            format!("sha256:{HEX} pro")
-        );
-        check(
-            &hash_line("hello", "pro", " Harbour Café ").unwrap(),
-            "1 `Harbour Café`",
-        );
+        assert_eq!(hash_line("hello", "pro", "").unwrap(), format!("sha256:{HEX} pro"));
+        check(&hash_line("hello", "pro", " Harbour Café ").unwrap(), "1 `Harbour Café`");
         assert_eq!(hash_line("hello\n", "pro", ""), Err(HashLineError::Key));
-        assert_eq!(
-            hash_line("hello", "two words", ""),
-            Err(HashLineError::Tier)
-        );
-        assert_eq!(
-            hash_line("hello", "pro", "a\nb"),
-            Err(HashLineError::Name(KeyLineErrorKind::BadName))
-        );
+        assert_eq!(hash_line("hello", "two words", ""), Err(HashLineError::Tier));
+        assert_eq!(hash_line("hello", "pro", "a\nb"), Err(HashLineError::Name(KeyLineErrorKind::BadName)));
     }
 }

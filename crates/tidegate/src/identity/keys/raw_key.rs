@@ -35,17 +35,12 @@ impl fmt::Debug for RawApiKey {
 
 fn base32(bytes: &[u8; RANDOM_BYTES]) -> String {
     let (groups, _) = bytes.as_chunks::<5>();
-    groups
-        .iter()
-        .flat_map(|group| (0..8).map(|at| digit(group, at)))
-        .collect()
+    groups.iter().flat_map(|group| (0..8).map(|at| digit(group, at))).collect()
 }
 
 /// The digit of bits 5·at to 5·at+4 of a group of 40 bits.
 fn digit(group: &[u8; 5], at: u32) -> char {
-    let bits = group
-        .iter()
-        .fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
+    let bits = group.iter().fold(0u64, |bits, &byte| bits << 8 | u64::from(byte));
     let index = bits >> (35 - 5 * at) & 31;
     char::from(DIGITS[index as usize])
 }
@@ -56,10 +51,7 @@ mod tests {
 
     #[test]
     fn digits_are_those_of_rfc_4648() {
-        assert_eq!(
-            base32(b"abcdefghijabcdefghij"),
-            "mfrggzdfmztwq2lkmfrggzdfmztwq2lk"
-        );
+        assert_eq!(base32(b"abcdefghijabcdefghij"), "mfrggzdfmztwq2lkmfrggzdfmztwq2lk");
     }
 
     #[test]

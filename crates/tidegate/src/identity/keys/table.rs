@@ -50,11 +50,7 @@ struct KeyRecord {
 impl KeyTable {
     /// Reads a keys file to its end. `file` is its name for messages; `tiers` are those of the rules, in their
     /// order. Returns all errors of the file, the first twenty with their messages.
-    pub fn read<S: AsRef<str>>(
-        file: &str,
-        reader: impl BufRead,
-        tiers: &[S],
-    ) -> Result<Self, KeyFileError> {
+    pub fn read<S: AsRef<str>>(file: &str, reader: impl BufRead, tiers: &[S]) -> Result<Self, KeyFileError> {
         let tiers = Tiers::of(tiers);
         let mut builder = KeyTableBuilder::new(file, &tiers);
         builder.read_lines(reader)?;
@@ -64,17 +60,9 @@ impl KeyTable {
     /// The owner of the key with this digest. Compares whole digests in constant time.
     pub fn get(&self, digest: &Digest) -> Option<KeyOwner<'_>> {
         let at = self.index.find(digest, &self.records).ok()?;
-        let KeyRecord {
-            name_at,
-            name_len,
-            tier,
-            ..
-        } = self.records[at as usize];
+        let KeyRecord { name_at, name_len, tier, .. } = self.records[at as usize];
         let start = name_at as usize;
-        Some(KeyOwner {
-            tier,
-            name: &self.names[start..start + usize::from(name_len)],
-        })
+        Some(KeyOwner { tier, name: &self.names[start..start + usize::from(name_len)] })
     }
 
     /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
@@ -146,10 +134,7 @@ struct VacantSlot {
 impl KeyIndex {
     fn for_keys(count: usize) -> Self {
         let slots = vec![VACANT; (count * 2).next_power_of_two()];
-        KeyIndex {
-            secret: RandomState::new(),
-            slots,
-        }
+        KeyIndex { secret: RandomState::new(), slots }
     }
 
     fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, VacantSlot> {
@@ -190,40 +175,22 @@ struct KeyTableBuilder<'a> {
 impl<'a> KeyTableBuilder<'a> {
     fn new(file: &'a str, tiers: &'a Tiers<'a>) -> Self {
         let (records, names, lines) = (Vec::new(), String::new(), Vec::new());
-        KeyTableBuilder {
-            file,
-            tiers,
-            records,
-            names,
-            lines,
-            errors: KeyLineErrors::of(file),
-        }
+        KeyTableBuilder { file, tiers, records, names, lines, errors: KeyLineErrors::of(file) }
     }
 
     fn read_lines(&mut self, mut reader: impl BufRead) -> Result<(), KeyFileError> {
-        let unreadable = |source| KeyFileError::Unreadable {
-            file: self.file.to_owned(),
-            source,
-        };
+        let unreadable = |source| KeyFileError::Unreadable { file: self.file.to_owned(), source };
         let mut line = Vec::with_capacity(MAX_LINE_BYTES + 1);
         let mut total = 0u64;
         for number in 1u32.. {
             line.clear();
-            let read = reader
-                .by_ref()
-                .take(MAX_LINE_BYTES as u64 + 1)
-                .read_until(b'\n', &mut line);
+            let read = reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line);
             let mut length = read.map_err(unreadable)?;
             if length == 0 {
                 break;
             }
             if length > MAX_LINE_BYTES {
-                self.errors.add(
-                    number,
-                    KeyLineErrorKind::LongLine {
-                        max_bytes: MAX_LINE_BYTES,
-                    },
-                );
+                self.errors.add(number, KeyLineErrorKind::LongLine { max_bytes: MAX_LINE_BYTES });
                 if line.last() != Some(&b'\n') {
                     length += reader.skip_until(b'\n').map_err(unreadable)?;
                 }
@@ -236,31 +203,16 @@ impl<'a> KeyTableBuilder<'a> {
                 return Err(KeyFileError::TooLarge { file, limit_mib });
             }
         }
-        if total == 0 {
-            Err(KeyFileError::Empty {
-                file: self.file.to_owned(),
-            })
-        } else {
-            Ok(())
-        }
+        if total == 0 { Err(KeyFileError::Empty { file: self.file.to_owned() }) } else { Ok(()) }
     }
 
     fn add_line(&mut self, number: u32, line: &[u8]) {
-        let text = if number == 1 {
-            line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line)
-        } else {
-            line
-        };
+        let text = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         match line::parse(text, self.tiers) {
             Ok(None) => {}
             Ok(Some(entry)) => self.add_entry(number, entry),
             Err(wrong) if line.ends_with(b"\n") => self.errors.add(number, wrong),
-            Err(wrong) => self.errors.add(
-                number,
-                KeyLineErrorKind::CutOff {
-                    wrong: Box::new(wrong),
-                },
-            ),
+            Err(wrong) => self.errors.add(number, KeyLineErrorKind::CutOff { wrong: Box::new(wrong) }),
         }
     }
 
@@ -268,12 +220,7 @@ impl<'a> KeyTableBuilder<'a> {
         const { assert!(MAX_FILE_BYTES <= u32::MAX as u64 && MAX_NAME_BYTES <= u16::MAX as usize) };
         let name_at = self.names.len() as u32;
         self.names.push_str(name);
-        self.records.push(KeyRecord {
-            digest,
-            name_at,
-            name_len: name.len() as u16,
-            tier,
-        });
+        self.records.push(KeyRecord { digest, name_at, name_len: name.len() as u16, tier });
         self.lines.push(number);
     }
 
@@ -284,10 +231,7 @@ impl<'a> KeyTableBuilder<'a> {
                 Err(vacant) => index.fill(vacant, at),
                 Ok(first) => {
                     let first = self.lines[first as usize];
-                    self.errors.add(
-                        self.lines[at as usize],
-                        KeyLineErrorKind::Duplicate { first },
-                    );
+                    self.errors.add(self.lines[at as usize], KeyLineErrorKind::Duplicate { first });
                 }
             }
         }
@@ -296,11 +240,7 @@ impl<'a> KeyTableBuilder<'a> {
         }
         self.records.shrink_to_fit();
         self.names.shrink_to_fit();
-        Ok(KeyTable {
-            records: self.records,
-            index,
-            names: self.names,
-        })
+        Ok(KeyTable { records: self.records, index, names: self.names })
     }
 }
 
@@ -329,19 +269,12 @@ mod tests {
     #[test]
     fn every_key_of_the_file_is_found_and_no_other() {
         let keys: Vec<String> = (0..1000).map(|n| format!("key-{n}")).collect();
-        let text: String = keys
-            .iter()
-            .zip(TIERS.iter().cycle())
-            .map(|(k, t)| line(k, t) + "\n")
-            .collect();
+        let text: String = keys.iter().zip(TIERS.iter().cycle()).map(|(k, t)| line(k, t) + "\n").collect();
         let table = read(&text).unwrap();
         assert_eq!(table.len(), 1000);
         for (n, key) in keys.iter().enumerate() {
             let name = format!("owner of {key}");
-            let owner = KeyOwner {
-                tier: (n % 3) as u16,
-                name: &name,
-            };
+            let owner = KeyOwner { tier: (n % 3) as u16, name: &name };
             assert_eq!(table.get(&Digest::of(key)), Some(owner));
             assert_eq!(table.get(&Digest::of(format!("other-{n}"))), None);
         }
@@ -357,12 +290,7 @@ mod tests {
 
     #[test]
     fn a_byte_order_mark_and_a_missing_last_line_end_are_fine() {
-        let table = read(&format!(
-            "\u{feff}{}\r\n{}",
-            line("a", "pro"),
-            line("b", "free")
-        ))
-        .unwrap();
+        let table = read(&format!("\u{feff}{}\r\n{}", line("a", "pro"), line("b", "free"))).unwrap();
         assert_eq!(table.len(), 2);
     }
 
@@ -395,10 +323,7 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_rejected_as_one_being_written() {
-        check_rejected(
-            "",
-            &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"],
-        );
+        check_rejected("", &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"]);
     }
 
     #[test]
@@ -408,10 +333,7 @@ mod tests {
             let Ok(table) = read(&whole[..end]) else {
                 continue;
             };
-            let cut = ["a", "b"]
-                .iter()
-                .filter(|key| table.get(&Digest::of(key)).is_some())
-                .count();
+            let cut = ["a", "b"].iter().filter(|key| table.get(&Digest::of(key)).is_some()).count();
             assert_eq!(cut, table.len(), "cut off at {end}");
         }
     }
@@ -427,10 +349,7 @@ mod tests {
     fn a_file_over_the_size_limit_is_rejected() {
         let endless = std::io::BufReader::new(std::io::repeat(b'#').take(MAX_FILE_BYTES + 1));
         let error = KeyTable::read("keys.txt", endless, &TIERS).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "keys.txt: is larger than 256 MiB; split the keys between deployments"
-        );
+        assert_eq!(error.to_string(), "keys.txt: is larger than 256 MiB; split the keys between deployments");
     }
 
     #[test]

@@ -38,10 +38,7 @@ impl LateView {
         if let Some(unconfirmed) = Cost::new(waiting.saturating_add(pending)) {
             limit.spend(&mut state, at, unconfirmed);
         }
-        let (verdict, before) = (
-            limit.judge(&state, at, charge.cost),
-            limit.figures(&state, at),
-        );
+        let (verdict, before) = (limit.judge(&state, at, charge.cost), limit.figures(&state, at));
         limit.spend(&mut state, at, charge.cost);
         let share = match charge.options.on_late {
             OnStoreLate::Local => late_share(left, limit.capacity(), division),
@@ -91,11 +88,7 @@ mod tests {
     use super::*;
 
     fn late_shares(left: u64, capacity: u64, nodes: u32) -> Vec<u64> {
-        let of_rank = |rank| Division {
-            percent: 80,
-            nodes,
-            rank: Some(rank),
-        };
+        let of_rank = |rank| Division { percent: 80, nodes, rank: Some(rank) };
         let share_of = |i| late_share(left, capacity, of_rank(i));
         (0..nodes).map(share_of).collect()
     }
@@ -114,11 +107,7 @@ mod tests {
     /// Unlike a share during an outage, a late share may be zero on every node: a late request is denied then.
     #[test]
     fn a_node_without_a_rank_gets_no_remainder() {
-        let without_rank = Division {
-            percent: 80,
-            nodes: 8,
-            rank: None,
-        };
+        let without_rank = Division { percent: 80, nodes: 8, rank: None };
         assert_eq!(late_share(100, 100, without_rank), 10);
         assert_eq!(late_share(20, 100, without_rank), 0);
         assert_eq!(late_share(1, 1, without_rank), 0);

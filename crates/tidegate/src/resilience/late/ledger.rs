@@ -159,10 +159,7 @@ impl LateLedger {
             payments.push(self.affordable(claim, at, &claims[..i], &payments));
         }
         let passes = |role: Role| {
-            let of_role = claims
-                .iter()
-                .zip(&payments)
-                .filter(move |(c, _)| c.role == role);
+            let of_role = claims.iter().zip(&payments).filter(move |(c, _)| c.role == role);
             of_role.map(|(_, payment)| *payment != Payment::None)
         };
         let quotas = passes(Role::Quota).count() == 0 || passes(Role::Quota).any(|pays| pays);
@@ -208,11 +205,7 @@ impl LateLedger {
         let by_credit: SmallVec<[Claim; 4]> = claims
             .iter()
             .filter(|claim| claim.role != Role::Shadow)
-            .map(|claim| Claim {
-                room: 0,
-                role: Role::Enforce,
-                ..*claim
-            })
+            .map(|claim| Claim { room: 0, role: Role::Enforce, ..*claim })
             .collect();
         !by_credit.is_empty() && self.decide(&by_credit, at).is_some()
     }
@@ -231,11 +224,7 @@ impl LateLedger {
             let counter = charge.counter();
             self.accounts.entry(counter).or_default().open += 1;
         }
-        let request = LateRequest {
-            charges,
-            payments,
-            decided,
-        };
+        let request = LateRequest { charges, payments, decided };
         self.requests.insert(id, request);
         id
     }
@@ -277,31 +266,22 @@ impl LateLedger {
                 account.open -= 1;
             }
             match (payment, result_of(i)) {
-                (Payment::Share, LateChargeResult::Charged(at))
-                    if charge.same_window(at, request.decided) =>
-                {
+                (Payment::Share, LateChargeResult::Charged(at)) if charge.same_window(at, request.decided) => {
                     self.stop_waiting(&charge);
                 }
                 // Charged to a later window than that of the admission, which is over.
-                (Payment::Share, LateChargeResult::Charged(charged))
-                    if charged > request.decided =>
-                {
+                (Payment::Share, LateChargeResult::Charged(charged)) if charged > request.decided => {
                     self.stop_waiting(&charge);
                     self.add_credit(charge, charged, (now, at));
                 }
-                (Payment::Share, _) => {
-                    self.resolve_uncounted(&charge, request.decided, at, &mut effects)
-                }
+                (Payment::Share, _) => self.resolve_uncounted(&charge, request.decided, at, &mut effects),
                 (Payment::None | Payment::Credit, LateChargeResult::Charged(charged)) => {
                     let is_paid = charge.same_window(charged, at) && cancel_pending(&charge);
                     if !is_paid {
                         self.add_credit(charge, charged, (now, at));
                     }
                 }
-                (
-                    Payment::None | Payment::Credit,
-                    LateChargeResult::Denied | LateChargeResult::Unknown,
-                ) => {}
+                (Payment::None | Payment::Credit, LateChargeResult::Denied | LateChargeResult::Unknown) => {}
             }
             self.remove_if_empty(counter);
         }
@@ -349,10 +329,7 @@ impl LateLedger {
             account.credits.retain(|credit| {
                 let over = credit.until <= now && holds(&credit.charge);
                 if over {
-                    effects.push(LateEffect::Refund {
-                        charge: credit.charge.clone(),
-                        charged: credit.charged,
-                    });
+                    effects.push(LateEffect::Refund { charge: credit.charge.clone(), charged: credit.charged });
                 }
                 !over
             });
@@ -386,13 +363,7 @@ impl LateLedger {
     }
 
     /// The store does not count units that were admitted: credits pay for them, or they become pending.
-    fn resolve_uncounted(
-        &mut self,
-        charge: &OwnedCharge,
-        admitted: Nanos,
-        at: Nanos,
-        effects: &mut Vec<LateEffect>,
-    ) {
+    fn resolve_uncounted(&mut self, charge: &OwnedCharge, admitted: Nanos, at: Nanos, effects: &mut Vec<LateEffect>) {
         let (counter, units) = (charge.counter(), charge.units());
         let Some(account) = self.accounts.get_mut(&counter) else {
             return;
@@ -404,11 +375,7 @@ impl LateLedger {
             self.spend_credits(counter, units, at);
             return;
         }
-        effects.push(LateEffect::WriteBack {
-            charge: charge.clone(),
-            admitted,
-            unshared: units - shared,
-        });
+        effects.push(LateEffect::WriteBack { charge: charge.clone(), admitted, unshared: units - shared });
         self.remove_if_empty(counter);
     }
 
@@ -445,11 +412,7 @@ impl LateLedger {
     }
 
     fn remove_if_empty(&mut self, counter: u128) {
-        if self
-            .accounts
-            .get(&counter)
-            .is_some_and(LateAccount::is_empty)
-        {
+        if self.accounts.get(&counter).is_some_and(LateAccount::is_empty) {
             self.accounts.remove(&counter);
         }
     }

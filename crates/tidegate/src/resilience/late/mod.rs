@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 pub(super) use self::late_view::LateView;
-pub(super) use self::ledger::{
-    CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, Payment, Payments,
-};
+pub(super) use self::ledger::{CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, Payment, Payments};
 
 /// The late charges of one node. Nearly always empty, which costs a decision one load.
 #[derive(Default)]
@@ -43,10 +41,6 @@ impl LateCharges {
 
     /// Does the same if the ledger may hold anything. Otherwise the event has no effect and is skipped.
     pub(super) fn update_active<T: Default>(&self, event: impl FnOnce(&mut LateLedger) -> T) -> T {
-        if self.is_active() {
-            self.update(event)
-        } else {
-            T::default()
-        }
+        if self.is_active() { self.update(event) } else { T::default() }
     }
 }

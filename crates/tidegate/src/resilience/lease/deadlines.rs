@@ -83,10 +83,7 @@ mod tests {
         deadlines.set(3, Some(AT(8)));
         assert_eq!(deadlines.due(AT(10)), [7, 3]);
         deadlines.set(7, None);
-        assert_eq!(
-            (deadlines.due(AT(10)), deadlines.next()),
-            (vec![3], Some(AT(8)))
-        );
+        assert_eq!((deadlines.due(AT(10)), deadlines.next()), (vec![3], Some(AT(8))));
         assert_eq!(deadlines.entries().collect::<Vec<_>>(), [3]);
         deadlines.set(3, None);
         assert_eq!(deadlines.next(), None);

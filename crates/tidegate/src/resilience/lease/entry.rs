@@ -75,16 +75,9 @@ pub(super) struct LeaseEntry {
 impl LeaseEntry {
     /// Records a request. True if it may be decided here. The store decides if another counter has the entry, if the
     /// counter has too few requests, or if the cost exceeds what may be leased.
-    pub(super) fn record_request(
-        &mut self,
-        charge: &Charge<'_>,
-        attempt: LeaseAttempt,
-        now: Nanos,
-    ) -> bool {
+    pub(super) fn record_request(&mut self, charge: &Charge<'_>, attempt: LeaseAttempt, now: Nanos) -> bool {
         // Drawing for a cost that can never be leased would only keep units from other nodes.
-        if !fits_in_lease(charge)
-            || (!self.belongs_to(charge) && !self.try_assign(charge, attempt, now))
-        {
+        if !fits_in_lease(charge) || (!self.belongs_to(charge) && !self.try_assign(charge, attempt, now)) {
             return false;
         }
         let Some(leased) = &mut self.leased else {
@@ -117,8 +110,7 @@ impl LeaseEntry {
 
     pub(super) fn belongs_to(&self, charge: &Charge<'_>) -> bool {
         let leased = self.leased.as_ref();
-        leased
-            .is_some_and(|known| known.counter == charge.counter() && known.limit == *charge.limit)
+        leased.is_some_and(|known| known.counter == charge.counter() && known.limit == *charge.limit)
     }
 
     /// Takes units for a charge of the assigned counter, if there are enough.
@@ -127,15 +119,9 @@ impl LeaseEntry {
         let leased = self.leased.as_mut()?;
         let from = leased.take(cost.get(), now)?;
         let newest = from.last()?;
-        let reading = LimitReading {
-            verdict: Verdict::Allow { delay: Nanos::ZERO },
-            figures: leased.figures(newest, now),
-        };
-        Some(TakenUnits {
-            generation,
-            from,
-            reading,
-        })
+        let reading =
+            LimitReading { verdict: Verdict::Allow { delay: Nanos::ZERO }, figures: leased.figures(newest, now) };
+        Some(TakenUnits { generation, from, reading })
     }
 
     /// Why a charge cannot take its units.
@@ -189,11 +175,7 @@ impl LeaseEntry {
             Arc::new(OwnedCharge::of(charge))
         });
         let charge = Arc::clone(owned);
-        Some(DrawRequest {
-            generation,
-            charge,
-            refill,
-        })
+        Some(DrawRequest { generation, charge, refill })
     }
 
     /// The draw sent at `sent` has a reply, or failed. Returns the units that may not be used any more; they stay
@@ -225,9 +207,7 @@ impl LeaseEntry {
 
     /// Removes expired leases, or all leases if the counter is idle.
     pub(super) fn remove_unused(&mut self, now: Nanos) -> SmallVec<[UnusedLease; 2]> {
-        let is_unused = |leased: &LeasedCounter, lease: &HeldLease| {
-            leased.is_idle(now) || lease.expires_at <= now
-        };
+        let is_unused = |leased: &LeasedCounter, lease: &HeldLease| leased.is_idle(now) || lease.expires_at <= now;
         self.remove_leases(is_unused)
     }
 
@@ -236,10 +216,7 @@ impl LeaseEntry {
         self.remove_leases(|_, _| true)
     }
 
-    fn remove_leases(
-        &mut self,
-        which: impl Fn(&LeasedCounter, &HeldLease) -> bool,
-    ) -> SmallVec<[UnusedLease; 2]> {
+    fn remove_leases(&mut self, which: impl Fn(&LeasedCounter, &HeldLease) -> bool) -> SmallVec<[UnusedLease; 2]> {
         let Some(leased) = &mut self.leased else {
             return SmallVec::new();
         };
@@ -249,10 +226,7 @@ impl LeaseEntry {
         let removed: SmallVec<[HeldLease; 2]> = removed;
         let charge = leased.charge.clone();
         let charges = charge.into_iter().cycle();
-        charges
-            .zip(removed)
-            .filter(|(_, lease)| lease.units > 0)
-            .collect()
+        charges.zip(removed).filter(|(_, lease)| lease.units > 0).collect()
     }
 
     /// Drops the leases of these counters, and the draw in flight. Returns the dropped units.
@@ -280,9 +254,7 @@ impl LeaseEntry {
 
     /// Units of all leases, including expired ones.
     pub(super) fn outstanding(&self) -> u64 {
-        self.leased
-            .as_ref()
-            .map_or(0, |leased| leased.outstanding())
+        self.leased.as_ref().map_or(0, |leased| leased.outstanding())
     }
 
     /// When leases are next to be removed.

@@ -26,13 +26,7 @@ impl HotKeyDetector {
     pub(super) fn record(&mut self, charge: &Charge<'_>, now: Nanos) -> bool {
         let (key_hash, cost) = (key_hash(charge), charge.cost.get());
         if self.key_hash != key_hash || now.since(self.began) >= planning_horizon(charge) {
-            *self = HotKeyDetector {
-                key_hash,
-                began: now,
-                requests: 0,
-                units: 0,
-                last_cost: cost,
-            };
+            *self = HotKeyDetector { key_hash, began: now, requests: 0, units: 0, last_cost: cost };
             return false;
         }
         self.requests += 1;

@@ -37,9 +37,9 @@ fn max_outstanding(limit: &Limit) -> Option<u64> {
 pub(super) fn fits_in_lease(charge: &Charge<'_>) -> bool {
     let limit = charge.limit.as_ref();
     let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
-    limit.lease_ttl().is_some_and(|lease| {
-        wide(charge.cost.get(), limit.per().get()) <= wide(limit.count(), lease.get())
-    })
+    limit
+        .lease_ttl()
+        .is_some_and(|lease| wide(charge.cost.get(), limit.per().get()) <= wide(limit.count(), lease.get()))
 }
 
 /// Units of one lease.
@@ -162,11 +162,7 @@ impl LeasedCounter {
             return None;
         }
         let (mut taken, mut missing) = (SmallVec::new(), cost);
-        for lease in self
-            .leases
-            .iter_mut()
-            .filter(|lease| now < lease.expires_at)
-        {
+        for lease in self.leases.iter_mut().filter(|lease| now < lease.expires_at) {
             let units = lease.units.min(missing);
             if units > 0 {
                 lease.units -= units;
@@ -185,9 +181,7 @@ impl LeasedCounter {
             same.units += lease.units;
             return;
         }
-        let at = self
-            .leases
-            .partition_point(|known| known.expires_at <= lease.expires_at);
+        let at = self.leases.partition_point(|known| known.expires_at <= lease.expires_at);
         self.leases.insert(at, lease);
     }
 
@@ -197,12 +191,7 @@ impl LeasedCounter {
             let wait = drawn.figures.more_after.min(MAX_DENIAL_HOLD);
             let until = sent.plus(wait.max(denial_hold(&self.limit)));
             self.no_draw_before = self.no_draw_before.max(until);
-            self.exhausted = Some(LeaseExhausted {
-                sent,
-                until,
-                at: drawn.at,
-                figures: drawn.figures,
-            });
+            self.exhausted = Some(LeaseExhausted { sent, until, at: drawn.at, figures: drawn.figures });
         }
         if drawn.units == 0 {
             return;
@@ -225,8 +214,7 @@ impl LeasedCounter {
     pub(super) fn units_to_draw(&self, cost: u64, now: Nanos) -> Option<Cost> {
         let available = self.available(now);
         let low = available <= self.last_units / 2 || available < cost;
-        if !self.is_busy() || !low || now < self.no_draw_before || self.refill_in_flight().is_some()
-        {
+        if !self.is_busy() || !low || now < self.no_draw_before || self.refill_in_flight().is_some() {
             return None;
         }
         let room = self.max_outstanding.saturating_sub(self.outstanding());
@@ -252,14 +240,8 @@ impl LeaseExhausted {
         let wait = self.figures.more_after.since(passed);
         let wait = wait.max(self.until.since(now));
         let reading = LimitReading {
-            verdict: Verdict::Deny {
-                retry: Retry::After(wait),
-            },
-            figures: Figures {
-                remaining: 0,
-                reset_after: self.figures.reset_after.since(passed),
-                more_after: wait,
-            },
+            verdict: Verdict::Deny { retry: Retry::After(wait) },
+            figures: Figures { remaining: 0, reset_after: self.figures.reset_after.since(passed), more_after: wait },
         };
         (self.at.plus(passed), reading)
     }

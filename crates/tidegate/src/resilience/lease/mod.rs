@@ -201,9 +201,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
 /// Whether leases may be drawn for a charge. A shadow limit and one of several quotas may deny without the request
 /// being denied: the store decides about those.
 fn is_leased(charge: &Charge<'_>) -> bool {
-    charge.role == Role::Enforce
-        && charge.options.counting == Counting::Leased
-        && charge.limit.lease_ttl().is_some()
+    charge.role == Role::Enforce && charge.options.counting == Counting::Leased && charge.limit.lease_ttl().is_some()
 }
 
 impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
@@ -216,11 +214,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
     }
 
     /// Decides by leases what can be. Either all leased charges of a set are decided here, or none.
-    fn decide<'a>(
-        self: &Arc<Self>,
-        set: &ChargeSet<'a>,
-        attempt: LeaseAttempt,
-    ) -> LeaseDecision<'a, S, R> {
+    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, attempt: LeaseAttempt) -> LeaseDecision<'a, S, R> {
         if !set.charges.iter().any(is_leased) {
             return LeaseDecision::Remote;
         }
@@ -311,19 +305,12 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         partial: PartialDecision<'_, S, R>,
         rest: Outcome,
     ) -> Outcome {
-        let PartialDecision {
-            split,
-            taken_leases,
-            in_flight: _until_returned,
-        } = partial;
+        let PartialDecision { split, taken_leases, in_flight: _until_returned } = partial;
         if rest.admitted {
             return split.merge(outcome(&taken_leases, |_, taken| taken.reading), rest);
         }
-        let leased: SmallVec<[&Charge<'_>; 2]> =
-            set.charges.iter().filter(|c| is_leased(c)).collect();
-        let local = outcome(&taken_leases, |i, taken| {
-            taken.reading_if_returned(leased[i])
-        });
+        let leased: SmallVec<[&Charge<'_>; 2]> = set.charges.iter().filter(|c| is_leased(c)).collect();
+        let local = outcome(&taken_leases, |i, taken| taken.reading_if_returned(leased[i]));
         self.return_taken(taken_leases);
         split.merge(local, rest)
     }
@@ -351,24 +338,18 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         };
         let units = drawn.as_ref().map_or(0, |(lease, _)| lease.units);
         let now = self.runtime.now();
-        let lapsed = self.entries[index]
-            .lock()
-            .complete_draw(&request, drawn, sent, now);
+        let lapsed = self.entries[index].lock().complete_draw(&request, drawn, sent, now);
         drop(request); // wakes the requests that wait for it
         if units > 0 {
             self.counters.leases_drawn.fetch_add(1, Ordering::Relaxed);
-            self.counters
-                .units_drawn
-                .fetch_add(units, Ordering::Relaxed);
+            self.counters.units_drawn.fetch_add(units, Ordering::Relaxed);
             self.record_lapsed(lapsed);
             self.schedule_reclaim(index);
         }
     }
 
     fn record_lapsed(&self, units: u64) {
-        self.counters
-            .units_lapsed
-            .fetch_add(units, Ordering::Relaxed);
+        self.counters.units_lapsed.fetch_add(units, Ordering::Relaxed);
     }
 }
 
@@ -387,10 +368,7 @@ fn deny(set: &ChargeSet<'_>, (at, reading): (Nanos, LimitReading)) -> Option<Out
 }
 
 /// The outcome of the charges that leases decide.
-fn outcome(
-    taken_leases: &TakenLeases,
-    reading: impl Fn(usize, &TakenUnits) -> LimitReading,
-) -> Outcome {
+fn outcome(taken_leases: &TakenLeases, reading: impl Fn(usize, &TakenUnits) -> LimitReading) -> Outcome {
     let charged = taken_leases.iter().map(|(_, taken)| taken.at());
     let each = taken_leases.iter().enumerate();
     Outcome {

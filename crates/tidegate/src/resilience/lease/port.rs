@@ -28,17 +28,12 @@ type MaybePartial<'a, S, R> = Option<Box<PartialDecision<'a, S, R>>>;
 type DecisionFuture<'w> = Pin<Box<dyn Future<Output = StoreResult<Outcome>> + Send + 'w>>;
 
 /// Decisions in flight, with the indices of their sets.
-type DecisionBatchFuture<'d> =
-    Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'd>>;
+type DecisionBatchFuture<'d> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'd>>;
 
 impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
     /// Waits for refills, and decides by them. It waits for at most half of the budget, counted from when the draw was
     /// sent: if a draw is slow the store decides, while there is still time to find out that it is down.
-    async fn decide_after_refill(
-        &self,
-        set: &ChargeSet<'_>,
-        refill: Arc<Refill>,
-    ) -> StoreResult<Outcome> {
+    async fn decide_after_refill(&self, set: &ChargeSet<'_>, refill: Arc<Refill>) -> StoreResult<Outcome> {
         let LeasingStoreInner { store, runtime, .. } = &*self.0;
         let (began, budget) = (runtime.now(), store.budget_of(set));
         let mut next = LeaseDecision::AwaitRefill(refill);
@@ -67,16 +62,8 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
     }
 
     /// The store decides the rest of a set: its units are used, or returned.
-    async fn decide_rest<'a>(
-        &self,
-        set: &ChargeSet<'a>,
-        partial: PartialDecision<'a, S, R>,
-    ) -> StoreResult<Outcome> {
-        let reply = self
-            .0
-            .store
-            .charge(partial.split.remote().unwrap_or(set))
-            .await;
+    async fn decide_rest<'a>(&self, set: &ChargeSet<'a>, partial: PartialDecision<'a, S, R>) -> StoreResult<Outcome> {
+        let reply = self.0.store.charge(partial.split.remote().unwrap_or(set)).await;
         self.finish_partial(set, partial, reply)
     }
 
@@ -117,11 +104,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
         match reply {
             Ok(rest) => Ok(self.0.finish_partial(set, partial, rest)),
             Err(error) => {
-                let PartialDecision {
-                    taken_leases,
-                    in_flight: _until_returned,
-                    ..
-                } = partial;
+                let PartialDecision { taken_leases, in_flight: _until_returned, .. } = partial;
                 self.0.return_taken(taken_leases);
                 Err(error)
             }
@@ -136,9 +119,7 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
         let deciding: Option<DecisionFuture<'_>> = match self.0.decide(set, LeaseAttempt::First) {
             LeaseDecision::Local(outcome) => return Ok(outcome),
             LeaseDecision::Remote => None,
-            LeaseDecision::AwaitRefill(refill) => {
-                Some(Box::pin(self.decide_after_refill(set, refill)))
-            }
+            LeaseDecision::AwaitRefill(refill) => Some(Box::pin(self.decide_after_refill(set, refill))),
             LeaseDecision::Partial(partial) => Some(Box::pin(self.decide_rest(set, *partial))),
         };
         match deciding {
@@ -156,9 +137,9 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
                 LeaseDecision::Local(outcome) => replies.push((i, Ok(outcome))),
                 LeaseDecision::Remote => remaining.push((i, None)),
                 LeaseDecision::Partial(partial) => remaining.push((i, Some(partial))),
-                LeaseDecision::AwaitRefill(refill) => deciding.push(Box::pin(async move {
-                    vec![(i, self.decide_after_refill(set, refill).await)]
-                })),
+                LeaseDecision::AwaitRefill(refill) => {
+                    deciding.push(Box::pin(async move { vec![(i, self.decide_after_refill(set, refill).await)] }))
+                }
             }
         }
         if !remaining.is_empty() {

@@ -33,10 +33,7 @@ impl RateEstimate {
         RateEstimate {
             slice: slice.max(Nanos::new(1)),
             began: so_far.began,
-            current: RateSlice {
-                requests: so_far.requests,
-                units: so_far.units,
-            },
+            current: RateSlice { requests: so_far.requests, units: so_far.units },
             smoothed: RateSlice::default(),
         }
     }

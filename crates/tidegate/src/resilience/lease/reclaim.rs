@@ -50,12 +50,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
     async fn run_reclaim(self: Arc<Self>) {
         while let Some(due) = self.next_due() {
             let now = self.runtime.now();
-            self.runtime
-                .sleep(
-                    due.since(now)
-                        .clamp(MIN_RECLAIM_INTERVAL, MAX_RECLAIM_INTERVAL),
-                )
-                .await;
+            self.runtime.sleep(due.since(now).clamp(MIN_RECLAIM_INTERVAL, MAX_RECLAIM_INTERVAL)).await;
             self.return_unused();
         }
     }
@@ -84,18 +79,14 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
     fn remove_all(&self) -> Vec<UnusedLease> {
         let queue = self.reclaim_queue.lock();
         let indices = queue.deadlines.entries();
-        indices
-            .flat_map(|index| self.entries[index].lock().remove_all())
-            .collect()
+        indices.flat_map(|index| self.entries[index].lock().remove_all()).collect()
     }
 
     /// Units in leases.
     pub(super) fn outstanding(&self) -> u64 {
         let queue = self.reclaim_queue.lock();
         let indices = queue.deadlines.entries();
-        indices
-            .map(|index| self.entries[index].lock().outstanding())
-            .sum()
+        indices.map(|index| self.entries[index].lock().outstanding()).sum()
     }
 
     /// Returns unused leases, in a task of its own.
@@ -131,11 +122,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStoreInner<S, R> {
         // Any other result has changed nothing.
         let done = same_epoch && matches!(self.store.refund(&refund).await, Ok(Refunded::Done));
         let counters = &self.counters;
-        let total = if done {
-            &counters.units_returned
-        } else {
-            &counters.units_lapsed
-        };
+        let total = if done { &counters.units_returned } else { &counters.units_lapsed };
         total.fetch_add(lease.units, Ordering::Relaxed);
     }
 

@@ -24,20 +24,13 @@ pub(super) struct Refill {
 
 impl Refill {
     pub(super) fn new(units: Cost, sent: Nanos, last_round_trip: Option<Nanos>) -> Self {
-        Refill {
-            units,
-            sent,
-            last_round_trip,
-            wakers: Mutex::new(Some(Vec::new())),
-        }
+        Refill { units, sent, last_round_trip, wakers: Mutex::new(Some(Vec::new())) }
     }
 
     /// Whether it takes so little of a budget that the store can still be called afterwards. False for the first draw
     /// of a counter, whose round trip is unknown.
     pub(super) fn is_quick(&self, budget: Nanos) -> bool {
-        let round_trip = self
-            .last_round_trip
-            .map(|round_trip| round_trip.get().saturating_mul(3));
+        let round_trip = self.last_round_trip.map(|round_trip| round_trip.get().saturating_mul(3));
         round_trip.is_some_and(|thrice| thrice <= budget.get())
     }
 
@@ -92,8 +85,7 @@ mod tests {
     #[test]
     fn a_refill_is_quick_within_a_third_of_the_budget() {
         let budget = Nanos::from_millis(6);
-        let quick =
-            |last_round_trip| Refill::new(Cost::ONE, Nanos::ZERO, last_round_trip).is_quick(budget);
+        let quick = |last_round_trip| Refill::new(Cost::ONE, Nanos::ZERO, last_round_trip).is_quick(budget);
         assert!(quick(Some(Nanos::ZERO)));
         assert!(quick(Some(Nanos::from_millis(2))));
         assert!(!quick(Some(Nanos::new(2_000_001))));
@@ -104,9 +96,7 @@ mod tests {
     #[test]
     fn all_waiting_requests_are_woken_once_and_later_ones_do_not_wait() {
         let counters = [Arc::<WakeCounter>::default(), Arc::default()];
-        let wakers = counters
-            .each_ref()
-            .map(|counter| Waker::from(Arc::clone(counter)));
+        let wakers = counters.each_ref().map(|counter| Waker::from(Arc::clone(counter)));
         let refill = Refill::new(Cost::ONE, Nanos::ZERO, None);
         let (mut first, mut second) = (pin!(refill.ended()), pin!(refill.ended()));
         // A future that is polled again in between keeps its place, with its latest waker.
@@ -118,10 +108,7 @@ mod tests {
         assert!(second.as_mut().poll(&mut context).is_pending());
         refill.end();
         refill.end();
-        assert_eq!(
-            counters.map(|counter| counter.0.load(Ordering::Relaxed)),
-            [1, 1]
-        );
+        assert_eq!(counters.map(|counter| counter.0.load(Ordering::Relaxed)), [1, 1]);
         assert!(first.as_mut().poll(&mut context).is_ready());
         assert!(pin!(refill.ended()).poll(&mut context).is_ready());
     }

@@ -150,11 +150,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
                 return LenientDecision::Unknown;
             };
             // After the first denial, the other views are only peeked at.
-            let reading = if denied {
-                view.peek(charge, now)
-            } else {
-                view.try_charge(charge, now)
-            };
+            let reading = if denied { view.peek(charge, now) } else { view.try_charge(charge, now) };
             drop(stripe);
             if !denied && !reading.0.verdict.allows() {
                 denied = true;
@@ -162,11 +158,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
             }
             local.push(reading);
         }
-        if denied {
-            LenientDecision::Denied(local)
-        } else {
-            LenientDecision::Admitted(local)
-        }
+        if denied { LenientDecision::Denied(local) } else { LenientDecision::Admitted(local) }
     }
 
     /// Refunds the counted charges of a set, those with a reading in `local`.
@@ -183,8 +175,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
     /// Updates or creates the views of the lenient charges of a set from a reply of the store.
     fn record(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
         let inner = &self.0;
-        let is_usable =
-            outcome.snapshots.len() == set.charges.len() && outcome.source == Source::Exact;
+        let is_usable = outcome.snapshots.len() == set.charges.len() && outcome.source == Source::Exact;
         if !is_usable || inner.closed.load(Ordering::Acquire) {
             return;
         }
@@ -196,9 +187,7 @@ impl<S: Store + 'static, R: Runtime> LenientStore<S, R> {
             let mut stripe = inner.views.stripe(charge.counter());
             let room = inner.views.has_room(&stripe);
             match stripe.get_mut(&charge.counter()) {
-                Some(view) if view.has_limit(&charge.limit) => {
-                    view.update(seen, sent, received, at)
-                }
+                Some(view) if view.has_limit(&charge.limit) => view.update(seen, sent, received, at),
                 Some(_) => {} // of another limit, until its units are synced
                 None if room => {
                     let view = LenientView::new(charge, seen, sent, received, at);
@@ -269,11 +258,7 @@ impl<S: Lender + 'static, R: Runtime> Lender for LenientStore<S, R> {
         self.0.store.budget_of(set)
     }
 
-    async fn charge_with_deadline(
-        &self,
-        until: Nanos,
-        set: &ChargeSet<'_>,
-    ) -> StoreResult<Outcome> {
+    async fn charge_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         if lenient_charges(set).next().is_some() {
             self.decide(set).await
         } else {
@@ -284,22 +269,14 @@ impl<S: Lender + 'static, R: Runtime> Lender for LenientStore<S, R> {
 
 impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        if lenient_charges(set).next().is_some() {
-            self.decide(set).await
-        } else {
-            self.0.store.charge(set).await
-        }
+        if lenient_charges(set).next().is_some() { self.decide(set).await } else { self.0.store.charge(set).await }
     }
 
     /// Charges the sets without lenient charges in one call.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let any = |set: &&ChargeSet<'_>| lenient_charges(set).next().is_some();
         let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !any(s)).collect();
-        let plain = if plain.is_empty() {
-            Vec::new()
-        } else {
-            self.0.store.charge_each(&plain).await
-        };
+        let plain = if plain.is_empty() { Vec::new() } else { self.0.store.charge_each(&plain).await };
         let mut plain = plain.into_iter();
         let mut replies = Vec::with_capacity(sets.len());
         for set in sets {
@@ -331,10 +308,7 @@ impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
     /// Unsynced units of these counters are dropped with their views.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         for charge in &set.charges {
-            self.0
-                .views
-                .stripe(charge.counter())
-                .remove(&charge.counter());
+            self.0.views.stripe(charge.counter()).remove(&charge.counter());
         }
         self.0.store.reset(set).await
     }

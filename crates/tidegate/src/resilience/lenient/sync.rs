@@ -71,11 +71,8 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
 
     /// Syncs the views of all counters.
     async fn sync_all(&self) {
-        let counters: Vec<u128> = self
-            .views
-            .stripes()
-            .flat_map(|stripe| stripe.keys().copied().collect::<Vec<_>>())
-            .collect();
+        let counters: Vec<u128> =
+            self.views.stripes().flat_map(|stripe| stripe.keys().copied().collect::<Vec<_>>()).collect();
         for chunk in counters.chunks(MAX_SYNC_BATCH) {
             join_all(chunk.iter().map(|counter| self.sync_counter(*counter))).await;
         }
@@ -103,11 +100,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
         };
         let sent = self.runtime.now();
         let reply = match units {
-            Some(units) => {
-                self.store
-                    .force(&ChargeSet::of_one(charge.with_cost(units)))
-                    .await
-            }
+            Some(units) => self.store.force(&ChargeSet::of_one(charge.with_cost(units))).await,
             None => self.store.peek(&ChargeSet::of_one(charge.charge())).await,
         };
         let received = self.runtime.now();
@@ -120,9 +113,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
                     None
                 }
                 // From here on the store behind decides, and holds units that it could not charge as pending.
-                _ => stripe
-                    .remove(&counter)
-                    .and_then(|view| view.unsynced_units()),
+                _ => stripe.remove(&counter).and_then(|view| view.unsynced_units()),
             }
         };
         if let Some(units) = unsynced {
@@ -152,10 +143,7 @@ impl<S: Store + 'static, R: Runtime> LenientStoreInner<S, R> {
 }
 
 /// Syncs every [`SYNC_INTERVAL`], until there are no views.
-async fn run_sync<S: Store + 'static, R: Runtime>(
-    inner: Weak<LenientStoreInner<S, R>>,
-    runtime: R,
-) {
+async fn run_sync<S: Store + 'static, R: Runtime>(inner: Weak<LenientStoreInner<S, R>>, runtime: R) {
     let mut next = runtime.now().plus(SYNC_INTERVAL);
     loop {
         runtime.sleep(next.since(runtime.now())).await;

@@ -44,13 +44,7 @@ pub(super) struct SyncUpdate {
 
 impl LenientView {
     /// A view from the state in a reply, whose request was sent at `sent` and which was received at `received`.
-    pub(super) fn new(
-        charge: &Charge<'_>,
-        seen: &CounterSnapshot,
-        sent: Nanos,
-        received: Nanos,
-        at: Nanos,
-    ) -> Self {
+    pub(super) fn new(charge: &Charge<'_>, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) -> Self {
         LenientView {
             charge: OwnedCharge::of(charge).with_min_budget(SYNC_TIMEOUT),
             state: seen.state.clone(),
@@ -114,11 +108,7 @@ impl LenientView {
 
     /// The reading that a charge would get, and the store's time.
     pub(super) fn peek(&self, charge: &Charge<'_>, now: Nanos) -> (LimitReading, Nanos) {
-        let (limit, time, mut state) = (
-            charge.limit.as_ref(),
-            self.store_time(now),
-            self.state.clone(),
-        );
+        let (limit, time, mut state) = (charge.limit.as_ref(), self.store_time(now), self.state.clone());
         let moment = limit.advance(&mut state, time);
         let verdict = limit.judge(&state, moment, charge.cost);
         let figures = limit.figures(&state, moment);
@@ -133,10 +123,7 @@ impl LenientView {
         self.used = false;
         self.syncing = std::mem::take(&mut self.unsynced);
         self.syncing_since = self.unsynced_since.take();
-        Some(SyncUpdate {
-            charge: self.charge.clone(),
-            units: Cost::new(self.syncing),
-        })
+        Some(SyncUpdate { charge: self.charge.clone(), units: Cost::new(self.syncing) })
     }
 
     /// Units admitted here that no sync in flight includes.
@@ -145,13 +132,7 @@ impl LenientView {
     }
 
     /// The reply to the sync in flight.
-    pub(super) fn synced(
-        &mut self,
-        seen: &CounterSnapshot,
-        sent: Nanos,
-        received: Nanos,
-        at: Nanos,
-    ) {
+    pub(super) fn synced(&mut self, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) {
         let synced_units = std::mem::take(&mut self.syncing);
         self.syncing_since = None;
         self.max_node_units = synced_units.max(self.admitted_by_others(seen, at));
@@ -160,13 +141,7 @@ impl LenientView {
 
     /// The state in a reply to another request of this node. It may lack the syncing units, so they may count twice
     /// until the sync ends.
-    pub(super) fn update(
-        &mut self,
-        seen: &CounterSnapshot,
-        sent: Nanos,
-        received: Nanos,
-        at: Nanos,
-    ) {
+    pub(super) fn update(&mut self, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) {
         if sent < self.sent {
             return;
         }
@@ -196,9 +171,7 @@ impl LenientView {
     pub(super) fn overshoot(&mut self, nodes: u64, now: Nanos) -> Overshoot {
         let (limit, time) = (&self.charge.limit, self.store_time(now));
         let moment = limit.advance(&mut self.state, time);
-        let left = limit
-            .full_capacity()
-            .saturating_sub(limit.used(&self.state, moment));
+        let left = limit.full_capacity().saturating_sub(limit.used(&self.state, moment));
         let meanwhile = u128::from(self.max_node_units) * u128::from(MAX_PROPAGATION_DELAY.get());
         let meanwhile = meanwhile.div_ceil(u128::from(SYNC_INTERVAL.get()));
         let meanwhile = u64::try_from(meanwhile).unwrap_or(u64::MAX);

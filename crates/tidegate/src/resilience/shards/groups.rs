@@ -35,11 +35,8 @@ impl<'a> ChargeSteps<'a> {
     /// The steps in which to charge `set`.
     pub(super) fn of(set: &ChargeSet<'a>, locations: &LocationIndices) -> Self {
         let with = |role| grouped(set, locations, in_order(set, locations, role));
-        let mut steps = ChargeSteps {
-            enforced: with(Role::Enforce),
-            quotas: with(Role::Quota),
-            shadows: with(Role::Shadow),
-        };
+        let mut steps =
+            ChargeSteps { enforced: with(Role::Enforce), quotas: with(Role::Quota), shadows: with(Role::Shadow) };
         // Quotas in a single location, and shadow charges, join the step that decides last.
         if let [quota] = steps.quotas.as_slice()
             && let Some(last) = steps.enforced.last_mut()
@@ -53,10 +50,7 @@ impl<'a> ChargeSteps<'a> {
             _ => None, // the last of several may deny while the request passes
         };
         if let Some(last) = last
-            && let Some(at) = steps
-                .shadows
-                .iter()
-                .position(|s| s.location == last.location)
+            && let Some(at) = steps.shadows.iter().position(|s| s.location == last.location)
         {
             last.append(steps.shadows.remove(at));
         }
@@ -71,10 +65,7 @@ impl<'a> ChargeSteps<'a> {
 }
 
 /// One group per location.
-pub(super) fn by_location<'a>(
-    set: &ChargeSet<'a>,
-    locations: &LocationIndices,
-) -> Vec<ChargeGroup<'a>> {
+pub(super) fn by_location<'a>(set: &ChargeSet<'a>, locations: &LocationIndices) -> Vec<ChargeGroup<'a>> {
     let mut all: Vec<usize> = (0..locations.len()).collect();
     all.sort_by_key(|i| first(locations, *i));
     grouped(set, locations, all)
@@ -82,10 +73,7 @@ pub(super) fn by_location<'a>(
 
 fn in_order(set: &ChargeSet<'_>, locations: &LocationIndices, role: Role) -> Vec<usize> {
     let charges = set.charges.iter().enumerate();
-    let mut indices: Vec<usize> = charges
-        .filter(|(_, charge)| charge.role == role)
-        .map(|(i, _)| i)
-        .collect();
+    let mut indices: Vec<usize> = charges.filter(|(_, charge)| charge.role == role).map(|(i, _)| i).collect();
     indices.sort_by_key(|i| {
         let narrow = match role {
             Role::Enforce => Reverse(set.charges[*i].options.specificity),
@@ -103,11 +91,7 @@ fn first(locations: &LocationIndices, charge: usize) -> usize {
     found.unwrap_or(charge)
 }
 
-fn grouped<'a>(
-    set: &ChargeSet<'a>,
-    locations: &LocationIndices,
-    order: Vec<usize>,
-) -> Vec<ChargeGroup<'a>> {
+fn grouped<'a>(set: &ChargeSet<'a>, locations: &LocationIndices, order: Vec<usize>) -> Vec<ChargeGroup<'a>> {
     let mut groups: Vec<ChargeGroup<'a>> = Vec::new();
     for i in order {
         let charge = set.charges[i].clone();
@@ -165,8 +149,7 @@ mod tests {
         let locations: LocationIndices = words.iter().map(|word| word[2] as usize).collect();
         let steps = ChargeSteps::of(&set, &locations);
         let render = |groups: &[ChargeGroup<'_>]| {
-            let numbers =
-                |g: &ChargeGroup<'_>| g.indices.iter().map(usize::to_string).collect::<String>();
+            let numbers = |g: &ChargeGroup<'_>| g.indices.iter().map(usize::to_string).collect::<String>();
             groups.iter().map(numbers).collect::<Vec<_>>().join(" ")
         };
         let all = [&steps.enforced, &steps.quotas, &steps.shadows];
@@ -175,10 +158,7 @@ mod tests {
     }
 
     fn options_of(specificity: char) -> RuleOptions {
-        RuleOptions {
-            specificity: specificity.to_digit(10).map_or(0, |digit| digit as u8),
-            ..RuleOptions::DEFAULT
-        }
+        RuleOptions { specificity: specificity.to_digit(10).map_or(0, |digit| digit as u8), ..RuleOptions::DEFAULT }
     }
 
     fn role(letter: char) -> Role {

@@ -69,10 +69,7 @@ struct KnownShard<S, R> {
 
 impl<S, R> Clone for KnownShard<S, R> {
     fn clone(&self) -> Self {
-        KnownShard {
-            id: self.id,
-            store: self.store.clone(),
-        }
+        KnownShard { id: self.id, store: self.store.clone() }
     }
 }
 
@@ -167,10 +164,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
 }
 
 /// Adds and removes shards until the store is dropped.
-async fn run_refresh<P: Shards + 'static, R: Runtime>(
-    weak: Weak<ShardedStoreInner<P, R>>,
-    runtime: R,
-) {
+async fn run_refresh<P: Shards + 'static, R: Runtime>(weak: Weak<ShardedStoreInner<P, R>>, runtime: R) {
     while let Some(inner) = weak.upgrade() {
         inner.refresh();
         let every = inner.settings.ping_interval;
@@ -185,34 +179,25 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let _one_at_a_time = self.refresh_lock.lock();
         let known = self.known.load_full();
         let ids = self.shards.shard_ids();
-        let (stay, gone): (Vec<_>, Vec<_>) = known
-            .iter()
-            .cloned()
-            .partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
+        let (stay, gone): (Vec<_>, Vec<_>) =
+            known.iter().cloned().partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
         // A new shard takes over from one that is gone: the old one's time is the best guess.
-        let time = gone
-            .first()
-            .map_or_else(|| self.store_time(), |shard| shard.store.store_time());
+        let time = gone.first().map_or_else(|| self.store_time(), |shard| shard.store.store_time());
         let is_known = |id: &ShardId| stay.iter().any(|shard| shard.id == *id);
-        let new: Vec<KnownShard<P::Shard, R>> = ids
-            .into_iter()
-            .filter(|id| !is_known(id))
-            .filter_map(|id| self.add_shard(id, time))
-            .collect();
+        let new: Vec<KnownShard<P::Shard, R>> =
+            ids.into_iter().filter(|id| !is_known(id)).filter_map(|id| self.add_shard(id, time)).collect();
         if new.is_empty() && gone.is_empty() {
             return;
         }
         // No new shard took over: the counters have moved to other shards. If the old one was down, they are lost.
         if new.is_empty() && gone.iter().any(|shard| !shard.store.is_exact()) {
-            stay.iter()
-                .for_each(|shard| shard.store.mark_counts_missing());
+            stay.iter().for_each(|shard| shard.store.mark_counts_missing());
         }
         for shard in gone {
             self.observer.removed(shard.id);
         }
         self.no_shard.store(None);
-        self.known
-            .store(Arc::new(stay.into_iter().chain(new).collect()));
+        self.known.store(Arc::new(stay.into_iter().chain(new).collect()));
     }
 
     fn add_shard(&self, id: ShardId, time: Nanos) -> Option<KnownShard<P::Shard, R>> {
@@ -222,9 +207,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let watcher: Watcher = Arc::new(move |event| observer.changed(id, event));
         let (node_state, runtime) = (Arc::clone(&self.node_state), self.runtime.clone());
         let settings = self.shard_settings();
-        let store = FallbackStore::with_shared_state(
-            store, node_state, runtime, self.me, time, settings, watcher,
-        );
+        let store = FallbackStore::with_shared_state(store, node_state, runtime, self.me, time, settings, watcher);
         Some(KnownShard { id, store })
     }
 
@@ -249,11 +232,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             self.find_shard(shard)
         });
         let store = found.unwrap_or_else(|| self.no_shard());
-        ShardLocation {
-            shard,
-            hash_slot: store.hash_slot(subject),
-            store,
-        }
+        ShardLocation { shard, hash_slot: store.hash_slot(subject), store }
     }
 
     /// The locations of some subjects, and the index of each subject's location.
@@ -272,9 +251,8 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
                 continue;
             }
             let location = self.locate(subject);
-            let same = |known: &ShardLocation<_, _>| {
-                (known.shard, known.hash_slot) == (location.shard, location.hash_slot)
-            };
+            let same =
+                |known: &ShardLocation<_, _>| (known.shard, known.hash_slot) == (location.shard, location.hash_slot);
             let at = locations.iter().position(same).unwrap_or(locations.len());
             if at == locations.len() {
                 locations.push(location);

@@ -103,9 +103,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
     async fn charge(&mut self, group: &'t ChargeGroup<'a>) -> bool {
         let store = &self.locations[group.location].store;
         let epoch = store.epoch();
-        let decided = store
-            .charge_with_deadline(self.until, &group.set, self.kind)
-            .await;
+        let decided = store.charge_with_deadline(self.until, &group.set, self.kind).await;
         self.merge.add(group, &decided.outcome);
         let admitted = decided.outcome.admitted;
         if admitted {
@@ -138,10 +136,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
     /// Peeks at the steps that were not taken, for the readings of the denial. The decision does not depend on it.
     async fn peek_remaining(&mut self, steps: &ChargeSteps<'_>) {
         let (locations, until) = (self.locations, self.until);
-        let rest: Vec<&ChargeGroup<'_>> = steps
-            .all()
-            .filter(|g| !self.merge.has_readings(g))
-            .collect();
+        let rest: Vec<&ChargeGroup<'_>> = steps.all().filter(|g| !self.merge.has_readings(g)).collect();
         let peeking = rest.iter().map(|group| {
             let store = &locations[group.location].store;
             store.peek_with_deadline(until, &group.set)

@@ -36,10 +36,7 @@ struct ShardHealth {
 
 impl AggregateObserver {
     pub(in crate::resilience) fn new(watcher: Watcher) -> Self {
-        AggregateObserver {
-            watcher,
-            shards: Mutex::default(),
-        }
+        AggregateObserver { watcher, shards: Mutex::default() }
     }
 
     /// Publishes how the state of the whole store changes by a change of its shards.

@@ -20,14 +20,8 @@ pub(super) struct OutcomeMerge {
 
 /// The reading of a limit for which no step has a reading.
 const UNKNOWN_READING: LimitReading = LimitReading {
-    verdict: Verdict::Deny {
-        retry: Retry::After(Nanos::ZERO),
-    },
-    figures: Figures {
-        remaining: 0,
-        reset_after: Nanos::ZERO,
-        more_after: Nanos::ZERO,
-    },
+    verdict: Verdict::Deny { retry: Retry::After(Nanos::ZERO) },
+    figures: Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO },
 };
 
 impl OutcomeMerge {
@@ -80,9 +74,7 @@ impl OutcomeMerge {
         let readings = self.readings.into_iter();
         Outcome {
             admitted,
-            readings: readings
-                .map(|reading| reading.unwrap_or(UNKNOWN_READING))
-                .collect(),
+            readings: readings.map(|reading| reading.unwrap_or(UNKNOWN_READING)).collect(),
             snapshots: snapshots.filter(|_| admitted).unwrap_or_default(),
             at: self.at.unwrap_or(Nanos::ZERO),
             source: self.source,
@@ -102,11 +94,7 @@ mod tests {
     fn the_time_of_several_steps_is_the_earliest() {
         let mut merge = OutcomeMerge::new(3);
         for (index, secs) in [(0, 7), (1, 5), (2, 9)] {
-            let group = ChargeGroup {
-                location: index,
-                set: ChargeSet::default(),
-                indices: smallvec![index],
-            };
+            let group = ChargeGroup { location: index, set: ChargeSet::default(), indices: smallvec![index] };
             let step = Outcome {
                 admitted: true,
                 readings: smallvec![UNKNOWN_READING],

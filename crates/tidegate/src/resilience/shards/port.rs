@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
-    Refunded, Reserve, Restore, Settle, Settled, Shards, Store, StoreResult, Used,
+    Charge, ChargeSet, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve,
+    Restore, Settle, Settled, Shards, Store, StoreResult, Used,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -19,8 +19,7 @@ use crate::resilience::refund::ChargeKind;
 use crate::runtime::{Runtime, mix};
 
 /// Charges in flight, with the indices of their sets.
-type ShardChargeFuture<'c> =
-    Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
+type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
 
 impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
     fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
@@ -31,26 +30,13 @@ impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
         self.0.budget_of(set, ChargeKind::Charge)
     }
 
-    async fn charge_with_deadline(
-        &self,
-        until: Nanos,
-        set: &ChargeSet<'_>,
-    ) -> StoreResult<Outcome> {
+    async fn charge_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let kind = ChargeKind::Charge;
         Ok(match locations.as_slice() {
             [] => self.0.empty_outcome(),
-            [only] => {
-                only.store
-                    .charge_with_deadline(until, set, kind)
-                    .await
-                    .outcome
-            }
-            _ => {
-                self.0
-                    .charge_in_steps(until, set, &locations, &indices, kind)
-                    .await
-            }
+            [only] => only.store.charge_with_deadline(until, set, kind).await.outcome,
+            _ => self.0.charge_in_steps(until, set, &locations, &indices, kind).await,
         })
     }
 }
@@ -62,13 +48,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
             [] => Ok(self.0.empty_outcome()),
             [only] => only.store.charge(set).await,
             _ => {
-                let charging = self.0.charge_in_steps(
-                    Nanos::MAX,
-                    set,
-                    &locations,
-                    &indices,
-                    ChargeKind::Charge,
-                );
+                let charging = self.0.charge_in_steps(Nanos::MAX, set, &locations, &indices, ChargeKind::Charge);
                 Ok(charging.await)
             }
         }
@@ -120,11 +100,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         }
         let groups = by_location(&refund.set, &indices);
         let refunding = groups.iter().map(async |group| {
-            let own = Refund {
-                id: refund.id ^ group_id(group),
-                set: group.set.clone(),
-                ..*refund
-            };
+            let own = Refund { id: refund.id ^ group_id(group), set: group.set.clone(), ..*refund };
             locations[group.location].store.refund(&own).await
         });
         let done = join_all(refunding).await.into_iter();
@@ -142,9 +118,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
             return only.store.force(set).await;
         }
         let groups = by_location(set, &indices);
-        let forcing = groups
-            .iter()
-            .map(|g| locations[g.location].store.force(&g.set));
+        let forcing = groups.iter().map(|g| locations[g.location].store.force(&g.set));
         let mut merge = OutcomeMerge::new(set.charges.len());
         for (group, outcome) in groups.iter().zip(join_all(forcing).await) {
             merge.add(group, &outcome?);
@@ -158,10 +132,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         match locations.as_slice() {
             [] => Ok(self.0.empty_outcome()),
             [only] => only.store.reserve(reserve).await,
-            _ => Ok(self
-                .0
-                .charge_in_steps(Nanos::MAX, set, &locations, &indices, kind)
-                .await),
+            _ => Ok(self.0.charge_in_steps(Nanos::MAX, set, &locations, &indices, kind).await),
         }
     }
 
@@ -181,11 +152,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
                 }
                 Used::Unknown => Used::Unknown,
             };
-            let own = Settle {
-                set: group.set.clone(),
-                used,
-                ..*settle
-            };
+            let own = Settle { set: group.set.clone(), used, ..*settle };
             locations[group.location].store.settle(&own).await
         });
         let done = join_all(settling).await.into_iter();
@@ -194,14 +161,9 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
     }
 
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
-        let (locations, indices) = self
-            .0
-            .locate_all(restores.iter().map(|restore| restore.charge.subject));
+        let (locations, indices) = self.0.locate_all(restores.iter().map(|restore| restore.charge.subject));
         let restoring = locations.iter().enumerate().map(async |(i, location)| {
-            let here = indices
-                .iter()
-                .zip(restores)
-                .filter(|(location_index, _)| **location_index == i);
+            let here = indices.iter().zip(restores).filter(|(location_index, _)| **location_index == i);
             let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
             location.store.restore(&here).await
         });
@@ -223,9 +185,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let groups = by_location(set, &indices);
-        let inspecting = groups
-            .iter()
-            .map(|g| locations[g.location].store.inspect(&g.set));
+        let inspecting = groups.iter().map(|g| locations[g.location].store.inspect(&g.set));
         let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
         for (group, found) in groups.iter().zip(join_all(inspecting).await) {
             for (i, inspection) in group.indices.iter().zip(found?) {
@@ -238,9 +198,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let groups = by_location(set, &indices);
-        let resetting = groups
-            .iter()
-            .map(|g| locations[g.location].store.reset(&g.set));
+        let resetting = groups.iter().map(|g| locations[g.location].store.reset(&g.set));
         join_all(resetting).await.into_iter().sum()
     }
 }

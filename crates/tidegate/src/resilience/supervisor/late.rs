@@ -9,8 +9,7 @@ use tidegate_core::units::{Cost, Nanos};
 use super::{RequestStamp, ShardSupervisor};
 use crate::resilience::guard::LateReply;
 use crate::resilience::late::{
-    CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment,
-    Payments,
+    CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
 };
 use crate::resilience::owned_charge::{OwnedCharge, OwnedSet};
 use crate::resilience::refund::ChargeKind;
@@ -64,19 +63,10 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         })
     }
 
-    fn late_views(
-        &self,
-        set: &ChargeSet<'_>,
-        ledger: &LateLedger,
-        now: Nanos,
-    ) -> SmallVec<[LateView; 4]> {
+    fn late_views(&self, set: &ChargeSet<'_>, ledger: &LateLedger, now: Nanos) -> SmallVec<[LateView; 4]> {
         let views = set.charges.iter().map(|charge| {
             let counter = charge.counter();
-            let pending = self
-                .node_state
-                .local_fallback
-                .write_back
-                .units(counter, now);
+            let pending = self.node_state.local_fallback.write_back.units(counter, now);
             let newest = self.node_state.mirror.newest_state(charge, now);
             let unconfirmed = (ledger.waiting(counter), pending);
             LateView::new(charge, newest, self.division(counter), unconfirmed, now)
@@ -85,11 +75,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     /// A request that was not sent is admitted: its units are pending.
-    pub(in crate::resilience) fn write_back_unsent(
-        self: &Arc<Self>,
-        set: &ChargeSet<'_>,
-        payments: &Payments,
-    ) {
+    pub(in crate::resilience) fn write_back_unsent(self: &Arc<Self>, set: &ChargeSet<'_>, payments: &Payments) {
         let charges = set.charges.iter().map(OwnedCharge::of);
         let (late, at) = (&self.node_state.late, self.store_time());
         let effects = late.update(|ledger| ledger.never_sent(charges, payments, at));
@@ -134,8 +120,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let lost = outcome.is_none();
         let stamp = RequestStamp { at: sent, epoch };
         // Units that were charged in another epoch are lost with it.
-        let outcome = outcome
-            .filter(|o| self.guard.epoch() == epoch && self.still_trusts_reply(set, o, stamp));
+        let outcome = outcome.filter(|o| self.guard.epoch() == epoch && self.still_trusts_reply(set, o, stamp));
         let charged = |i: usize| {
             let outcome = outcome.as_ref().filter(|outcome| outcome.admitted)?;
             let reading = outcome.readings.get(i)?;
@@ -177,12 +162,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     /// A reservation was admitted that the store does not know: this node holds it.
-    pub(in crate::resilience) fn reserve_here(
-        &self,
-        set: &ChargeSet<'_>,
-        outcome: &Outcome,
-        kind: ChargeKind,
-    ) {
+    pub(in crate::resilience) fn reserve_here(&self, set: &ChargeSet<'_>, outcome: &Outcome, kind: ChargeKind) {
         if let ChargeKind::Reserve { id, ttl } = kind {
             let set = set.clone();
             let reserve = Reserve { id, ttl, set };
@@ -196,17 +176,10 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         for charge in &set.charges {
             let counter = charge.counter();
             let waiting = node_state.late.update_active(|l| l.take_unshared(counter));
-            let units =
-                waiting.saturating_add(node_state.local_fallback.write_back.take_unshared(counter));
+            let units = waiting.saturating_add(node_state.local_fallback.write_back.take_unshared(counter));
             if let Some(cost) = Cost::new(units) {
                 let division = self.division(counter);
-                node_state.local_fallback.count_admitted(
-                    charge,
-                    cost,
-                    division,
-                    &node_state.mirror,
-                    now,
-                );
+                node_state.local_fallback.count_admitted(charge, cost, division, &node_state.mirror, now);
             }
         }
     }
@@ -216,11 +189,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let mut has_pending = false;
         for effect in effects {
             match effect {
-                LateEffect::WriteBack {
-                    charge,
-                    admitted,
-                    unshared,
-                } => {
+                LateEffect::WriteBack { charge, admitted, unshared } => {
                     let mirror = &self.node_state.mirror;
                     let empty_at = mirror.empties_at(&charge.charge()).unwrap_or(now);
                     let write_back = &self.node_state.local_fallback.write_back;

@@ -20,9 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{
-    Charge, ChargeSet, CounterSnapshot, Epoch, HashSlot, NodeId, Outcome, Probe, Store,
-};
+use tidegate_core::store::{Charge, ChargeSet, CounterSnapshot, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
 use tidegate_core::units::Nanos;
 
 pub(super) use self::late::OutstandingRequest;
@@ -129,14 +127,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
 
     /// Whether a set must be decided without the store.
     pub(super) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
-        let must_decide_locally = || {
-            set.charges.iter().any(|c| {
-                self.node_state
-                    .local_fallback
-                    .write_back
-                    .must_decide_locally(c.counter())
-            })
-        };
+        let must_decide_locally =
+            || set.charges.iter().any(|c| self.node_state.local_fallback.write_back.must_decide_locally(c.counter()));
         !self.exact.load(Ordering::Acquire) || must_decide_locally()
     }
 
@@ -153,10 +145,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
 
     /// The stamp of a request that is sent now.
     pub(super) fn sent_now(&self) -> RequestStamp {
-        RequestStamp {
-            at: self.runtime.now(),
-            epoch: self.guard.epoch(),
-        }
+        RequestStamp { at: self.runtime.now(), epoch: self.guard.epoch() }
     }
 
     /// Whether the store has begun another epoch since a request was sent: its charge is lost with the old epoch. The
@@ -175,10 +164,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         if self.check_incomplete_slots() {
             return true;
         }
-        let is_new_epoch = self
-            .guard
-            .epoch()
-            .is_some_and(|epoch| self.is_new_epoch(epoch));
+        let is_new_epoch = self.guard.epoch().is_some_and(|epoch| self.is_new_epoch(epoch));
         if is_new_epoch {
             self.mark_lost();
         }
@@ -192,12 +178,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     /// Whether a reply is from a store that has lost nothing. If so, records it in the mirror.
-    pub(super) fn trusts_reply(
-        self: &Arc<Self>,
-        set: &ChargeSet<'_>,
-        outcome: &Outcome,
-        sent: RequestStamp,
-    ) -> bool {
+    pub(super) fn trusts_reply(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
         if self.epoch_changed(sent) {
             return false;
         }
@@ -236,10 +217,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
             };
             if self.is_record_lost(charge, seen, outcome.at) {
                 any_lost = true;
-                lost_units[i] = self
-                    .node_state
-                    .mirror
-                    .lost_on_restore(charge, seen, outcome.at);
+                lost_units[i] = self.node_state.mirror.lost_on_restore(charge, seen, outcome.at);
             } else {
                 self.record_counter(charge, i, outcome, sent.at);
             }
@@ -262,29 +240,14 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     /// Records the counter of the `i`th charge of a decided set.
-    fn record_counter(
-        self: &Arc<Self>,
-        charge: &Charge<'_>,
-        i: usize,
-        outcome: &Outcome,
-        sent: Nanos,
-    ) {
-        let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.snapshots.get(i))
-        else {
+    fn record_counter(self: &Arc<Self>, charge: &Charge<'_>, i: usize, outcome: &Outcome, sent: Nanos) {
+        let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.snapshots.get(i)) else {
             return;
         };
         let now = self.runtime.now();
         self.clock.record(sent, now, outcome.at);
-        let observed = ObservedAt {
-            now,
-            confirmed: Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire)),
-            sent,
-        };
-        let spent = if outcome.admitted && reading.verdict.allows() {
-            charge.cost.get()
-        } else {
-            0
-        };
+        let observed = ObservedAt { now, confirmed: Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire)), sent };
+        let spent = if outcome.admitted && reading.verdict.allows() { charge.cost.get() } else { 0 };
         let mirror = &self.node_state.mirror;
         if mirror.record(charge, spent, seen, outcome.at, observed) {
             self.ping_soon();
@@ -306,9 +269,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let hash_slots = self.guard.take_incomplete_hash_slots();
         let is_incomplete = !hash_slots.is_empty();
         if is_incomplete {
-            self.record_loss(|recovery_state, now| {
-                recovery_state.mark_slots_missing(hash_slots, now)
-            });
+            self.record_loss(|recovery_state, now| recovery_state.mark_slots_missing(hash_slots, now));
         }
         is_incomplete
     }
@@ -329,10 +290,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     /// The store has turned out to have lost counts. Units that it admitted after the loss and before its discovery are
     /// pending: no node's mirror includes them.
     fn report_loss(&self) {
-        let (mirror, write_back) = (
-            &self.node_state.mirror,
-            &self.node_state.local_fallback.write_back,
-        );
+        let (mirror, write_back) = (&self.node_state.mirror, &self.node_state.local_fallback.write_back);
         let confirmed = Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire));
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let late = &self.node_state.late;
@@ -391,15 +349,7 @@ mod tests {
         let runtime = TokioRuntime::new().expect("the system provides randomness");
         let watcher: Watcher = Arc::new(|_| {});
         let me = NodeId(1);
-        ShardSupervisor::new(
-            None,
-            node_state,
-            runtime,
-            me,
-            Nanos::ZERO,
-            settings,
-            watcher,
-        )
+        ShardSupervisor::new(None, node_state, runtime, me, Nanos::ZERO, settings, watcher)
     }
 
     /// During an outage every decision of every core once waited for this lock, and hashed all nodes inside it. With
@@ -415,17 +365,11 @@ mod tests {
     #[test]
     fn a_change_of_the_recovery_state_is_published() {
         let supervisor = supervisor();
-        let status = StoreStatus {
-            epoch: Epoch(7),
-            at: Nanos::ZERO,
-            complete_until: Nanos::ZERO,
-            heartbeats: Vec::new(),
-        };
+        let status =
+            StoreStatus { epoch: Epoch(7), at: Nanos::ZERO, complete_until: Nanos::ZERO, heartbeats: Vec::new() };
         for second in [1, 2] {
             let now = Nanos::from_secs(second);
-            supervisor.update_recovery_state(|recovery_state| {
-                recovery_state.on_status(&status, now, || false)
-            });
+            supervisor.update_recovery_state(|recovery_state| recovery_state.on_status(&status, now, || false));
         }
         assert!(supervisor.is_new_epoch(Epoch(8)) && !supervisor.is_new_epoch(Epoch(7)));
         let division = supervisor.division(7);

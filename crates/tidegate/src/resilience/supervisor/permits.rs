@@ -21,8 +21,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     /// there: when it is back, all nodes first have time to sync theirs, or it would grant permits beyond the limit.
     pub(in crate::resilience) fn may_acquire(&self) -> bool {
         let closed = self.guard.closed_at();
-        let waits = closed > Nanos::ZERO
-            && self.runtime.now().since(closed) < self.settings.recovery_timeout;
+        let waits = closed > Nanos::ZERO && self.runtime.now().since(closed) < self.settings.recovery_timeout;
         self.is_exact() && !waits
     }
 
@@ -33,10 +32,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
 
     /// Whether the reply to a request of the epoch `requested_in` is from a store that has lost no permit. A store that
     /// has would grant permits beyond the limit, and not know the holders.
-    pub(in crate::resilience) fn trusts_permits(
-        self: &Arc<Self>,
-        requested_in: Option<Epoch>,
-    ) -> bool {
+    pub(in crate::resilience) fn trusts_permits(self: &Arc<Self>, requested_in: Option<Epoch>) -> bool {
         self.detect_loss();
         // A ping may have discovered the loss before.
         self.is_exact() && self.known_epoch() == requested_in
@@ -48,10 +44,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         &self,
         permit: &PermitRequest<'_>,
     ) -> Result<PermitReply, StoreError> {
-        let forced = PermitRequest {
-            max_permits: u32::MAX,
-            ..*permit
-        };
+        let forced = PermitRequest { max_permits: u32::MAX, ..*permit };
         let (permits, sent) = (&self.node_state.permits, self.runtime.now());
         let permit_reply = self.guard.acquire(&forced).await?;
         if permits.is_open(permit, self.runtime.now()) {
@@ -61,20 +54,14 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         if self.guard.release(permit).await.is_ok() {
             permits.released(permit);
         }
-        Ok(PermitReply {
-            granted: false,
-            ..permit_reply
-        })
+        Ok(PermitReply { granted: false, ..permit_reply })
     }
 
     /// Syncs the permits that the store does not know as they are, if there are any.
     pub(super) fn sync_permits(self: &Arc<Self>) {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let unsynced = self.node_state.permits.unsynced(holds, self.runtime.now());
-        if unsynced.is_empty()
-            || !self.is_exact()
-            || self.syncing_permits.swap(true, Ordering::AcqRel)
-        {
+        if unsynced.is_empty() || !self.is_exact() || self.syncing_permits.swap(true, Ordering::AcqRel) {
             return;
         }
         let supervisor = Arc::clone(self);
@@ -87,10 +74,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     /// Restores every permit that is open here; true if the store accepted all of them.
     pub(super) async fn restore_permits(&self) -> bool {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
-        let open = self
-            .node_state
-            .permits
-            .open_permits(holds, self.runtime.now());
+        let open = self.node_state.permits.open_permits(holds, self.runtime.now());
         self.sync_each_permit(&open).await
     }
 

@@ -55,18 +55,13 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let supervisor = Arc::clone(self);
         self.runtime.spawn(async move {
             if !supervisor.pushing.swap(true, Ordering::AcqRel) {
-                let until = supervisor
-                    .runtime
-                    .now()
-                    .plus(supervisor.settings.push_jitter);
+                let until = supervisor.runtime.now().plus(supervisor.settings.push_jitter);
                 supervisor.push_pending(until).await;
                 supervisor.pushing.store(false, Ordering::Release);
             }
             let exact = {
                 let recovery_state = supervisor.recovery_state.lock();
-                supervisor
-                    .exact
-                    .store(recovery_state.is_exact(), Ordering::Release);
+                supervisor.exact.store(recovery_state.is_exact(), Ordering::Release);
                 recovery_state.is_exact()
             };
             if exact {
@@ -82,9 +77,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     fn push_after(self: &Arc<Self>, wait: Nanos) {
-        if self.node_state.local_fallback.write_back.is_empty()
-            || self.pushing.swap(true, Ordering::AcqRel)
-        {
+        if self.node_state.local_fallback.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }
         let supervisor = Arc::clone(self);
@@ -110,11 +103,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     /// nothing to push.
     async fn push_pending(self: &Arc<Self>, until: Nanos) -> bool {
         let hash_slot_of = |subject| self.guard.hash_slot(subject);
-        let ready = self
-            .node_state
-            .local_fallback
-            .write_back
-            .list_ready(hash_slot_of, self.store_time());
+        let ready = self.node_state.local_fallback.write_back.list_ready(hash_slot_of, self.store_time());
         for (i, batch) in ready.chunks(self.settings.push_batch).enumerate() {
             if i > 0 {
                 self.runtime.sleep(self.settings.push_pause).await;
@@ -144,12 +133,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
 
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
         let now = self.store_time();
-        let begin = |counter: &u128| {
-            self.node_state
-                .local_fallback
-                .write_back
-                .begin_push(*counter, now)
-        };
+        let begin = |counter: &u128| self.node_state.local_fallback.write_back.begin_push(*counter, now);
         let outgoing = counters.iter().filter_map(begin);
         // Durable charges may have to wait for an acknowledgement; the others must not wait with them.
         let (durable, plain): (Vec<OutgoingCharge>, Vec<OutgoingCharge>) =
@@ -184,24 +168,17 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let sent = self.sent_now();
         let reply = self.guard.write_back(&set).await;
         let pushed = match reply {
-            Ok(outcome) => self
-                .units_lost_on_restore(&set, &outcome, sent)
-                .map_or(PushResult::Failed, PushResult::Charged),
+            Ok(outcome) => {
+                self.units_lost_on_restore(&set, &outcome, sent).map_or(PushResult::Failed, PushResult::Charged)
+            }
             Err(error) if self.guard.is_record_error(&error) => PushResult::Rejected,
             Err(_) => PushResult::Failed,
         };
-        let (write_back, now) = (
-            &self.node_state.local_fallback.write_back,
-            self.store_time(),
-        );
+        let (write_back, now) = (&self.node_state.local_fallback.write_back, self.store_time());
         for (i, item) in outgoing.iter().enumerate() {
             match &pushed {
-                PushResult::Charged(lost_units) => {
-                    write_back.push_partly_lost(item.counter, lost_units[i], now)
-                }
-                PushResult::Rejected if outgoing.len() == 1 => {
-                    write_back.push_rejected(item.counter, now)
-                }
+                PushResult::Charged(lost_units) => write_back.push_partly_lost(item.counter, lost_units[i], now),
+                PushResult::Rejected if outgoing.len() == 1 => write_back.push_rejected(item.counter, now),
                 // They are pushed again at once, each on its own.
                 PushResult::Rejected => {}
                 PushResult::Failed => write_back.push_failed(item.counter, now),

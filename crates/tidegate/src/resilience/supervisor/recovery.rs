@@ -30,9 +30,7 @@ pub(super) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(
         let every = supervisor.settings.ping_interval;
         let tenth = Nanos::new(every.get() / 10);
         drop(supervisor);
-        let wait = every
-            .since(tenth)
-            .plus(runtime.jitter(tenth).plus(runtime.jitter(tenth)));
+        let wait = every.since(tenth).plus(runtime.jitter(tenth).plus(runtime.jitter(tenth)));
         runtime.sleep(wait).await;
     }
 }
@@ -81,8 +79,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
             let is_unknown = state.epoch().is_none();
             is_unknown.then(|| state.missing_counts_after(status))
         };
-        let has_any =
-            missing_counts.is_some_and(|missing_counts| self.has_any_to_restore(&missing_counts));
+        let has_any = missing_counts.is_some_and(|missing_counts| self.has_any_to_restore(&missing_counts));
         let (was_known, next) = self.update_recovery_state(|state| {
             // A store without an earlier status that should hold counts of this node took over from another.
             let was_known = state.is_exact() || state.epoch().is_none();
@@ -125,10 +122,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let supervisor = Arc::clone(self);
         self.runtime.spawn(async move {
             supervisor.ping().await;
-            supervisor
-                .runtime
-                .sleep(supervisor.settings.recovery_ping_interval)
-                .await;
+            supervisor.runtime.sleep(supervisor.settings.recovery_ping_interval).await;
             supervisor.ping_queued.store(false, Ordering::Release);
         });
     }
@@ -152,9 +146,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 let state = self.recovery_state.lock();
                 let epoch = state.epoch();
                 let unrestored = state.is_recovering() && state.heartbeat().restored != epoch;
-                epoch
-                    .filter(|_| unrestored)
-                    .map(|epoch| (epoch, state.loss_count()))
+                epoch.filter(|_| unrestored).map(|epoch| (epoch, state.loss_count()))
             };
             if let Some((epoch, loss_count)) = unrestored
                 && let Some(counters) = self.restore().await
@@ -167,9 +159,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 continue; // so that the next heartbeat reports it
             }
             if self.recovery_state.lock().is_recovering() {
-                self.runtime
-                    .sleep(self.settings.recovery_ping_interval)
-                    .await;
+                self.runtime.sleep(self.settings.recovery_ping_interval).await;
             }
         }
     }
@@ -189,13 +179,8 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     /// Merges the counters of one hash slot.
     async fn restore_hash_slot(&self, states: &[(OwnedCharge, CounterState)]) -> Option<()> {
         for chunk in states.chunks(MAX_PER_CALL) {
-            let restores: Vec<Restore<'_>> = chunk
-                .iter()
-                .map(|(charge, state)| Restore {
-                    charge: charge.charge(),
-                    state: state.clone(),
-                })
-                .collect();
+            let restores: Vec<Restore<'_>> =
+                chunk.iter().map(|(charge, state)| Restore { charge: charge.charge(), state: state.clone() }).collect();
             if let Err(error) = self.guard.restore(&restores).await {
                 if !self.guard.is_record_error(&error) {
                     return None;
@@ -203,15 +188,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 // The record of one counter cannot be used: the others are restored without it.
                 for restore in restores.chunks(1) {
                     let alone = self.guard.restore(restore).await;
-                    alone
-                        .or_else(|error| {
-                            if self.guard.is_record_error(&error) {
-                                Ok(())
-                            } else {
-                                Err(error)
-                            }
-                        })
-                        .ok()?;
+                    alone.or_else(|error| if self.guard.is_record_error(&error) { Ok(()) } else { Err(error) }).ok()?;
                 }
             }
         }
@@ -232,8 +209,6 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let hash_slot_of = |subject| self.guard.hash_slot(subject);
         let (at, now) = (self.store_time(), self.runtime.now());
         let missing_counts = self.recovery_state.lock().missing_counts().clone();
-        self.node_state
-            .mirror
-            .states_to_restore(hash_slot_of, &missing_counts, at, now)
+        self.node_state.mirror.states_to_restore(hash_slot_of, &missing_counts, at, now)
     }
 }

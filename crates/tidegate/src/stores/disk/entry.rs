@@ -89,9 +89,7 @@ impl JournalRecord {
             subject: Fingerprint::new(u128::from_be_bytes(*subject)),
             rule: RuleName::new(rule),
             rate: *rate,
-            counter: counter
-                .filter(|_| counters.is_empty())
-                .ok_or(RecordError::Damaged)?,
+            counter: counter.filter(|_| counters.is_empty()).ok_or(RecordError::Damaged)?,
         })
     }
 
@@ -121,10 +119,7 @@ impl RefundRecord {
     pub(super) fn read(name: &[u8], record: &[u8]) -> Result<Self, RecordError> {
         let id = name.try_into().map_err(|_| RecordError::Damaged)?;
         let until = record.try_into().map_err(|_| RecordError::Damaged)?;
-        Ok(RefundRecord {
-            id: u128::from_be_bytes(id),
-            until: Nanos::new(u64::from_le_bytes(until)),
-        })
+        Ok(RefundRecord { id: u128::from_be_bytes(id), until: Nanos::new(u64::from_le_bytes(until)) })
     }
 }
 

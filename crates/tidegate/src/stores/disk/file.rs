@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, Table,
-    TableDefinition, TableError,
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend, Table, TableDefinition,
+    TableError,
 };
 use tidegate_core::store::RunId;
 
@@ -112,10 +112,7 @@ pub(super) struct Batch {
 
 impl JournalFile {
     /// Opens the journal at `path`, or creates an empty one if there is no file.
-    pub(super) fn open(
-        path: &Path,
-        medium: &impl StorageFactory,
-    ) -> Result<Self, JournalOpenError> {
+    pub(super) fn open(path: &Path, medium: &impl StorageFactory) -> Result<Self, JournalOpenError> {
         match fs::metadata(path) {
             Ok(found) if found.len() == 0 => Err(damaged(path, "it is empty")),
             Ok(_) => Self::read(path, medium),
@@ -165,13 +162,8 @@ impl JournalFile {
             Err(_) => return Err(damaged(path, "its metadata is inconsistent")),
         };
         match format_of(&database) {
-            Ok(Some(FORMAT)) => {
-                Self::from_database(database).map_err(|error| open_error(path, error))
-            }
-            Ok(Some(found)) => Err(JournalOpenError::Format {
-                file: path.to_owned(),
-                found,
-            }),
+            Ok(Some(FORMAT)) => Self::from_database(database).map_err(|error| open_error(path, error)),
+            Ok(Some(found)) => Err(JournalOpenError::Format { file: path.to_owned(), found }),
             Ok(None) => Err(damaged(path, "another program wrote it")),
             Err(error) => Err(open_error(path, error)),
         }
@@ -200,11 +192,7 @@ impl JournalFile {
                 return Self::from_database(database);
             }
         };
-        Ok(JournalFile {
-            database,
-            run,
-            scan_positions: Default::default(),
-        })
+        Ok(JournalFile { database, run, scan_positions: Default::default() })
     }
 
     /// The mark of the secret that names the counts; `None` in a file of an older version.
@@ -260,20 +248,8 @@ impl JournalFile {
         let change = self.database.begin_write()?;
         let [counts, refunds] = &self.scan_positions;
         let positions = [
-            apply(
-                &mut change.open_table(COUNTS)?,
-                &batch.counts,
-                max_checks,
-                counts,
-                &is_expired,
-            )?,
-            apply(
-                &mut change.open_table(REFUNDS)?,
-                &batch.refunds,
-                max_checks,
-                refunds,
-                &is_expired,
-            )?,
+            apply(&mut change.open_table(COUNTS)?, &batch.counts, max_checks, counts, &is_expired)?,
+            apply(&mut change.open_table(REFUNDS)?, &batch.refunds, max_checks, refunds, &is_expired)?,
         ];
         change.commit()?;
         self.scan_positions = positions;
@@ -335,17 +311,11 @@ fn builder() -> Builder {
 }
 
 fn damaged(path: &Path, why: &str) -> JournalOpenError {
-    JournalOpenError::Damaged {
-        file: path.to_owned(),
-        why: why.to_owned(),
-    }
+    JournalOpenError::Damaged { file: path.to_owned(), why: why.to_owned() }
 }
 
 fn system(path: &Path, source: io::Error) -> JournalOpenError {
-    JournalOpenError::System {
-        file: path.to_owned(),
-        source,
-    }
+    JournalOpenError::System { file: path.to_owned(), source }
 }
 
 /// Maps an error of redb to an error that names what to do.
@@ -353,9 +323,7 @@ fn open_error(path: &Path, error: redb::Error) -> JournalOpenError {
     match error {
         redb::Error::DatabaseAlreadyOpen => JournalOpenError::InUse(path.to_owned()),
         redb::Error::Io(source) => match source.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
-                damaged(path, &source.to_string())
-            }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => damaged(path, &source.to_string()),
             _ => system(path, source),
         },
         other => damaged(path, &other.to_string()),

@@ -128,10 +128,7 @@ impl Journal {
             listener,
         };
         let thread = std::thread::Builder::new().name("journal".to_owned());
-        Ok(Journal {
-            shared,
-            writer: Some(thread.spawn(move || writer.run())?),
-        })
+        Ok(Journal { shared, writer: Some(thread.spawn(move || writer.run())?) })
     }
 
     /// Writes the current state of the counters; waits no longer than `max_wait`. They are written later even if the
@@ -247,12 +244,7 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         while queue.writes.is_empty() && !queue.closed {
             if self.due.is_empty() {
                 self.shared.wake.wait(&mut queue);
-            } else if self
-                .shared
-                .wake
-                .wait_for(&mut queue, RETRY_PAUSE)
-                .timed_out()
-            {
+            } else if self.shared.wake.wait_for(&mut queue, RETRY_PAUSE).timed_out() {
                 break;
             }
         }
@@ -304,12 +296,8 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         let counts = due.map(|(name, counter)| (name.clone(), record(counter)));
         let counts = counts.collect();
         // After the counters were read: a refund is recorded before it changes any of them.
-        let refunds: Vec<RefundRecord> =
-            self.shared.queue.lock().refunds.values().copied().collect();
-        let batch = Batch {
-            counts,
-            refunds: refunds.iter().map(|refund| refund.change()).collect(),
-        };
+        let refunds: Vec<RefundRecord> = self.shared.queue.lock().refunds.values().copied().collect();
+        let batch = Batch { counts, refunds: refunds.iter().map(|refund| refund.change()).collect() };
         let expired = |bytes: &[u8]| is_expired(bytes, now);
         let written = file.write(&batch, EXPIRY_CHECKS_PER_WRITE, expired);
         written.map_err(|error| format!("{}: {error}", self.path.display()))?;

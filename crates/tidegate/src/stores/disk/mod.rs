@@ -99,11 +99,7 @@ impl<C: Clock + 'static> DiskStore<C> {
         let (path, counters) = (path.to_owned(), Arc::clone(&memory));
         let journal = Journal::start(path.clone(), file, medium, counters, listener);
         let journal = journal.map_err(|source| JournalOpenError::System { file: path, source })?;
-        let store = DiskStore {
-            memory,
-            journal,
-            run,
-        };
+        let store = DiskStore { memory, journal, run };
         Ok((store, restored))
     }
 
@@ -155,10 +151,7 @@ fn belongs_to(file: &mut JournalFile, secret: &Secret, now: Nanos) -> Result<boo
 }
 
 fn unusable(path: &Path, error: &redb::Error) -> JournalOpenError {
-    JournalOpenError::Damaged {
-        file: path.to_owned(),
-        why: error.to_string(),
-    }
+    JournalOpenError::Damaged { file: path.to_owned(), why: error.to_string() }
 }
 
 /// Merges every unexpired counter into `memory`, and every refund that could otherwise be made again.
@@ -194,10 +187,7 @@ fn restore<C: Clock>(
     let why = read.err().map(|error| error.to_string()).or(read_error);
     match why {
         None => Ok(restored),
-        Some(why) => Err(JournalOpenError::Damaged {
-            file: path.to_owned(),
-            why,
-        }),
+        Some(why) => Err(JournalOpenError::Damaged { file: path.to_owned(), why }),
     }
 }
 
@@ -208,26 +198,13 @@ fn restore_counter<C>(
     now: Nanos,
 ) -> bool {
     let (subject, rate, rule) = (found.subject, found.rate, found.rule.clone());
-    let id = JournalCounterId {
-        rule: &rule,
-        rate,
-        tag: found.counter.header.tag(),
-        subject,
-    };
+    let id = JournalCounterId { rule: &rule, rate, tag: found.counter.header.tag(), subject };
     let Some(limit) = limit(id) else {
         return false;
     };
     let state = found.state_under(&limit, now);
-    let counter = JournaledCounter {
-        subject,
-        rule,
-        rate,
-        limit,
-    };
-    let restore = Restore {
-        charge: counter.charge(),
-        state,
-    };
+    let counter = JournaledCounter { subject, rule, rate, limit };
+    let restore = Restore { charge: counter.charge(), state };
     memory.restore_at(&[restore], now).is_ok()
 }
 

@@ -2,9 +2,8 @@
 
 use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
-    PermitRequest, Refund, Refunded, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled,
-    Source, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply, PermitRequest, Refund,
+    Refunded, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled, Source, Store, StoreError, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -16,9 +15,7 @@ use crate::clock::Clock;
 /// How long a charge without a budget waits. Charges of rules have a budget.
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
 /// The verdict of a rule that denies when its counts cannot be written. The disk may have room again soon.
-const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny {
-    retry: Retry::After(Nanos::from_secs(1)),
-};
+const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny { retry: Retry::After(Nanos::from_secs(1)) };
 
 impl<C: Clock + 'static> Store for DiskStore<C> {
     fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
@@ -41,9 +38,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
     /// Reads the clock once for all sets, and waits once for all.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.memory.clock().now();
-        let decide = |set: &&ChargeSet<'_>| {
-            check_set(set).map(|durable| (self.memory.charge_at(set, now), durable))
-        };
+        let decide = |set: &&ChargeSet<'_>| check_set(set).map(|durable| (self.memory.charge_at(set, now), durable));
         let mut decided: Vec<StoreResult<(Outcome, bool)>> = sets.iter().map(decide).collect();
         let mut charges: Vec<&Charge<'_>> = Vec::new();
         for (set, decision) in sets.iter().zip(&decided) {
@@ -180,27 +175,19 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
 impl<C: Clock + 'static> DiskStore<C> {
     async fn persist(&self, charges: Vec<&Charge<'_>>) -> Result<(), JournalError> {
         let max_wait = max_wait(charges.iter().copied());
-        let counters: Vec<JournaledCounter> =
-            charges.into_iter().map(JournaledCounter::of).collect();
+        let counters: Vec<JournaledCounter> = charges.into_iter().map(JournaledCounter::of).collect();
         self.journal.persist(counters, max_wait.duration()).await
     }
 
     /// Adjusts a decision whose counts could not be written: it stands, as one made without the store, unless a rule
     /// denies in that case. Then its charges are refunded.
-    fn apply_disk_failure(
-        &self,
-        set: &ChargeSet<'_>,
-        outcome: &mut Outcome,
-        persisted: &Result<(), JournalError>,
-    ) {
+    fn apply_disk_failure(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, persisted: &Result<(), JournalError>) {
         if persisted.is_ok() {
             return;
         }
         outcome.source = Source::Fallback;
         let denies = |charge: &Charge<'_>| {
-            is_durable(charge)
-                && charge.role != Role::Shadow
-                && charge.options.on_failure == OnStoreFailure::Deny
+            is_durable(charge) && charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
         };
         if set.charges.iter().any(denies) {
             let charged = set.charges.iter().zip(&outcome.readings);
@@ -231,10 +218,7 @@ struct JournalPrecisionError;
 /// Whether a charge must be durable. Fails if it must be and cannot.
 fn check_charge(charge: &Charge<'_>) -> StoreResult<bool> {
     if is_durable(charge) && !charge.limit.is_exact_in_scripts() {
-        return Err(StoreError::Rejected {
-            command: "journal",
-            source: Box::new(JournalPrecisionError),
-        });
+        return Err(StoreError::Rejected { command: "journal", source: Box::new(JournalPrecisionError) });
     }
     Ok(is_durable(charge))
 }
@@ -261,15 +245,10 @@ fn spent_charges<'s, 'a>(set: &'s ChargeSet<'a>, outcome: &Outcome) -> Vec<&'s C
 
 /// The shortest budget of the charges.
 fn max_wait<'c, 'a: 'c>(charges: impl IntoIterator<Item = &'c Charge<'a>>) -> Nanos {
-    let budgets = charges
-        .into_iter()
-        .map(|c| c.options.budget.unwrap_or(DEFAULT_BUDGET));
+    let budgets = charges.into_iter().map(|c| c.options.budget.unwrap_or(DEFAULT_BUDGET));
     budgets.min().unwrap_or(DEFAULT_BUDGET)
 }
 
 fn unavailable(why: JournalError, waited: Nanos) -> StoreError {
-    StoreError::Unavailable {
-        waited,
-        source: Box::new(why),
-    }
+    StoreError::Unavailable { waited, source: Box::new(why) }
 }

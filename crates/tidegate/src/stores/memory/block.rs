@@ -22,8 +22,7 @@ pub(super) struct Block(Box<[RawEntry; SLOTS_PER_BLOCK]>);
 
 impl Block {
     /// The memory of one block: itself, the allocator's header, and its place in a list that may be half empty.
-    pub(super) const BYTES: u64 =
-        (size_of::<[RawEntry; SLOTS_PER_BLOCK]>() + 16 + 2 * size_of::<Block>()) as u64;
+    pub(super) const BYTES: u64 = (size_of::<[RawEntry; SLOTS_PER_BLOCK]>() + 16 + 2 * size_of::<Block>()) as u64;
 
     pub(super) fn new() -> Block {
         Block(Box::new([TableEntry::NONE; SLOTS_PER_BLOCK]))
@@ -32,10 +31,7 @@ impl Block {
     #[inline]
     pub(super) fn key(&self, slot: usize) -> Key {
         let raw = &self.0[slot % SLOTS_PER_BLOCK];
-        Key {
-            hi: raw[0],
-            lo: raw[1],
-        }
+        Key { hi: raw[0], lo: raw[1] }
     }
 
     #[inline]
@@ -46,10 +42,7 @@ impl Block {
     /// The entry at `slot` in place, in a table whose soonest expiry is `soonest`.
     #[inline]
     pub(super) fn entry_mut<'t>(&'t mut self, slot: usize, soonest: &'t mut Secs) -> EntryMut<'t> {
-        EntryMut {
-            raw: &mut self.0[slot % SLOTS_PER_BLOCK],
-            soonest,
-        }
+        EntryMut { raw: &mut self.0[slot % SLOTS_PER_BLOCK], soonest }
     }
 
     pub(super) fn expires(&self, slot: usize) -> Secs {
@@ -138,9 +131,7 @@ impl EntryKind {
     /// The kind of the states of `limit`.
     pub(super) fn of(limit: &Limit) -> EntryKind {
         match limit.algorithm() {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => {
-                EntryKind::Bucket
-            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => EntryKind::Bucket,
             Algorithm::FixedWindow => EntryKind::Fixed,
             Algorithm::SlidingWindow => EntryKind::Sliding,
             Algorithm::SlidingWindowStrict => EntryKind::Strict,
@@ -181,9 +172,7 @@ impl EntryMut<'_> {
     #[inline]
     pub(super) fn is_live_under(&self, limit: &Limit, now: Secs) -> bool {
         let packed = KindAndExpiry((self.raw[4] >> 32) as u32);
-        self.raw[4] as u32 == limit.tag()
-            && packed.expires() > now
-            && packed.0 >> 29 == EntryKind::of(limit) as u32
+        self.raw[4] as u32 == limit.tag() && packed.expires() > now && packed.0 >> 29 == EntryKind::of(limit) as u32
     }
 
     #[inline]
@@ -231,10 +220,7 @@ impl TableEntry {
     fn unpack(raw: &RawEntry) -> TableEntry {
         let packed = KindAndExpiry((raw[4] >> 32) as u32);
         TableEntry {
-            key: Key {
-                hi: raw[0],
-                lo: raw[1],
-            },
+            key: Key { hi: raw[0], lo: raw[1] },
             words: [raw[2], raw[3]],
             kind: packed.kind(),
             expires: packed.expires(),

@@ -28,12 +28,7 @@ impl Budget {
 
     /// A budget of `cap` bytes, and of `spare` more for permits.
     pub(super) fn with_spare(cap: u64, spare: u64) -> Self {
-        Budget {
-            cap,
-            spare,
-            used: AtomicU64::new(0),
-            pool: Mutex::new(Vec::new()),
-        }
+        Budget { cap, spare, used: AtomicU64::new(0), pool: Mutex::new(Vec::new()) }
     }
 
     /// Maximum of bytes that may be used.
@@ -110,9 +105,7 @@ impl Budget {
 
     fn try_take_within(&self, bytes: u64, cap: u64) -> bool {
         let fits = |used: u64| Some(used.saturating_add(bytes)).filter(|sum| *sum <= cap);
-        let taken = self
-            .used
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        let taken = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
         taken.is_ok()
     }
 

@@ -24,10 +24,7 @@ pub(super) struct SingleChargeResult<T> {
 
 impl SingleChargeResult<Figures> {
     pub(super) fn reading(&self) -> LimitReading {
-        LimitReading {
-            verdict: self.verdict,
-            figures: self.figures,
-        }
+        LimitReading { verdict: self.verdict, figures: self.figures }
     }
 
     pub(super) fn outcome(self, role: Role, at: Nanos) -> Outcome {
@@ -54,23 +51,14 @@ struct JudgedState {
 impl JudgedState {
     /// The write of the state under `key`; `None` after a denial.
     fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<CounterWrite<'c>> {
-        self.changed.then_some(CounterWrite {
-            key,
-            limit: &charge.limit,
-            state: self.state,
-            fresh_at: self.fresh_at,
-        })
+        self.changed.then_some(CounterWrite { key, limit: &charge.limit, state: self.state, fresh_at: self.fresh_at })
     }
 }
 
 impl<C> MemoryStore<C> {
     /// Charges `charge` if it fits, whatever its role.
     #[inline]
-    pub(super) fn charge_one<T: MaybeFigures>(
-        &self,
-        charge: &Charge<'_>,
-        now: Nanos,
-    ) -> SingleChargeResult<T> {
+    pub(super) fn charge_one<T: MaybeFigures>(&self, charge: &Charge<'_>, now: Nanos) -> SingleChargeResult<T> {
         self.charge_one_with(charge.counter(), &charge.limit, charge.cost, now, || charge)
     }
 
@@ -165,11 +153,8 @@ impl<C> MemoryStore<C> {
             source,
             clock_stepped,
         };
-        let judged = JudgedState {
-            fresh_at: limit.fresh_at(&state, moment),
-            state,
-            changed: verdict.allows() || clock_stepped,
-        };
+        let judged =
+            JudgedState { fresh_at: limit.fresh_at(&state, moment), state, changed: verdict.allows() || clock_stepped };
         (decided, judged)
     }
 
@@ -192,10 +177,7 @@ impl<C> MemoryStore<C> {
         }
         let shared_keys = SharedCounterKeys::of(charge);
         let mut shared = self.overflow.lock(shared_keys.shard);
-        let shared_charge = Charge {
-            limit: shared_keys.effective_limit(&charge.limit),
-            ..charge.clone()
-        };
+        let shared_charge = Charge { limit: shared_keys.effective_limit(&charge.limit), ..charge.clone() };
         let (shared_key, known) = self.find_shared(&mut shared, shared_keys, &shared_charge, at);
         let (decided, write) = if room {
             let known = known.map(|state| shared_keys.inherited(state, &charge.limit, at.now));
@@ -253,15 +235,8 @@ impl<C> MemoryStore<C> {
         }
         let known = found(shared, shared_keys.last_resort);
         let there = shared.find(shared_keys.group).is_some();
-        let room = there
-            || shared
-                .ensure_room(shared_keys.group, at.secs, &self.overflow.budget)
-                .is_ok();
-        let key = if room {
-            shared_keys.group
-        } else {
-            shared_keys.last_resort
-        };
+        let room = there || shared.ensure_room(shared_keys.group, at.secs, &self.overflow.budget).is_ok();
+        let key = if room { shared_keys.group } else { shared_keys.last_resort };
         (key, known)
     }
 }

@@ -41,14 +41,7 @@ impl<C> MemoryStore<C> {
         if outcome.clock_stepped && mode != ChargeMode::Peek {
             count(&self.events.clock_steps);
         }
-        Outcome {
-            source: if overflowed {
-                Source::Overflow
-            } else {
-                Source::Exact
-            },
-            ..outcome
-        }
+        Outcome { source: if overflowed { Source::Overflow } else { Source::Exact }, ..outcome }
     }
 }
 
@@ -69,8 +62,7 @@ impl<'c> StagedCounter<'c> {
 impl<'c> MemoryTransaction<'c> {
     /// Judges and spends on the copies. Rolls back what is not to be spent before it returns.
     fn decide(&mut self, set: &'c ChargeSet<'_>, mode: ChargeMode, now: Nanos) -> Outcome {
-        let mut verdicts: SmallVec<[Verdict; 8]> =
-            smallvec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
+        let mut verdicts: SmallVec<[Verdict; 8]> = smallvec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
         let enforced = |charge: &Charge<'_>| charge.role != Role::Shadow;
         for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| enforced(c)) {
             verdicts[i] = self.counters[self.counter_of[i]].judge(charge, mode, now);
@@ -89,14 +81,10 @@ impl<'c> MemoryTransaction<'c> {
         if mode == ChargeMode::Peek {
             self.counters.iter_mut().for_each(StagedCounter::rollback);
         }
-        let readings = set
-            .charges
-            .iter()
-            .enumerate()
-            .map(|(i, charge)| LimitReading {
-                verdict: verdicts[i],
-                figures: self.counters[self.counter_of[i]].figures(&charge.limit, now),
-            });
+        let readings = set.charges.iter().enumerate().map(|(i, charge)| LimitReading {
+            verdict: verdicts[i],
+            figures: self.counters[self.counter_of[i]].figures(&charge.limit, now),
+        });
         Outcome {
             admitted,
             readings: readings.collect(),

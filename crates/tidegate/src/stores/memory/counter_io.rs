@@ -31,21 +31,12 @@ pub(super) struct CounterWrite<'a> {
 
 impl<C> MemoryStore<C> {
     pub(super) fn time_point(&self, now: Nanos) -> TimePoint {
-        TimePoint {
-            now,
-            secs: Secs::present(self.began, now),
-        }
+        TimePoint { now, secs: Secs::present(self.began, now) }
     }
 
     /// The state of `entry` under the limit of `charge`.
     #[inline]
-    pub(super) fn read(
-        &self,
-        shard: &Shard,
-        entry: &TableEntry,
-        charge: &Charge<'_>,
-        at: TimePoint,
-    ) -> CounterState {
+    pub(super) fn read(&self, shard: &Shard, entry: &TableEntry, charge: &Charge<'_>, at: TimePoint) -> CounterState {
         if entry.expires <= at.secs {
             return charge.limit.fresh(at.now);
         }
@@ -56,13 +47,7 @@ impl<C> MemoryStore<C> {
     }
 
     #[cold]
-    fn converted(
-        &self,
-        shard: &Shard,
-        entry: &TableEntry,
-        charge: &Charge<'_>,
-        now: Nanos,
-    ) -> CounterState {
+    fn converted(&self, shard: &Shard, entry: &TableEntry, charge: &Charge<'_>, now: Nanos) -> CounterState {
         let limit = &charge.limit;
         let known = self.registry.get(entry.tag);
         match known.filter(|old| EntryKind::of(old) == entry.kind && old.tag() != limit.tag()) {
@@ -93,20 +78,11 @@ impl<C> MemoryStore<C> {
             }
         }
         let words = shard.out_of_line.words(Some(was), write.state, budget);
-        shard.set(
-            place,
-            &self.entry(write.key, write.limit, words, write.fresh_at),
-        );
+        shard.set(place, &self.entry(write.key, write.limit, words, write.fresh_at));
     }
 
     /// Overwrites a counter, or inserts it.
-    pub(super) fn write(
-        &self,
-        shard: &mut Shard,
-        write: CounterWrite<'_>,
-        now: Secs,
-        budget: &Budget,
-    ) {
+    pub(super) fn write(&self, shard: &mut Shard, write: CounterWrite<'_>, now: Secs, budget: &Budget) {
         if let Some(place) = shard.find(write.key) {
             let was = shard.entry(place);
             return self.rewrite(shard, place, &was, write, now, budget);

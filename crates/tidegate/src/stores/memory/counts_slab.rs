@@ -20,11 +20,7 @@ pub(super) struct CountsSlab {
 
 impl CountsSlab {
     /// Adds a set, if there is memory.
-    pub(super) fn add(
-        &mut self,
-        counts: &[u32; TRACKED_SUB_WINDOWS],
-        budget: &Budget,
-    ) -> Option<u32> {
+    pub(super) fn add(&mut self, counts: &[u32; TRACKED_SUB_WINDOWS], budget: &Budget) -> Option<u32> {
         let full = |block: &Option<Block>| {
             let taken = block.as_ref().map_or(0, |block| block.words()[0]);
             taken == (1 << PER_BLOCK) - 1
@@ -58,10 +54,7 @@ impl CountsSlab {
     pub(super) fn set(&mut self, number: u32, counts: &[u32; TRACKED_SUB_WINDOWS]) {
         let (block, at) = place(number);
         let taken = self.blocks[block].as_mut().expect(SET_IS_TAKEN);
-        for (word, pair) in taken.words_mut()[at..at + WORDS]
-            .iter_mut()
-            .zip(counts.chunks(2))
-        {
+        for (word, pair) in taken.words_mut()[at..at + WORDS].iter_mut().zip(counts.chunks(2)) {
             let high = pair.get(1).copied().unwrap_or(0);
             *word = u64::from(pair[0]) | (u64::from(high) << 32);
         }
@@ -100,9 +93,7 @@ mod tests {
         let budget = Budget::new(10 * Block::BYTES);
         let mut slab = CountsSlab::default();
         let counts = |i: u32| std::array::from_fn(|k| i * 100 + k as u32);
-        let numbers: Vec<u32> = (0..530)
-            .map_while(|i| slab.add(&counts(i), &budget))
-            .collect();
+        let numbers: Vec<u32> = (0..530).map_while(|i| slab.add(&counts(i), &budget)).collect();
         assert_eq!(numbers.len(), 530);
         assert_eq!(slab.add(&counts(0), &budget), None);
         for (i, number) in numbers.iter().enumerate() {
@@ -112,9 +103,6 @@ mod tests {
             slab.remove(*number, &budget);
         }
         assert_eq!(slab.add(&counts(9), &budget), Some(100));
-        assert!(
-            budget.take_blocks(7).is_some(),
-            "empty blocks were returned"
-        );
+        assert!(budget.take_blocks(7).is_some(), "empty blocks were returned");
     }
 }

@@ -18,10 +18,7 @@ pub(super) struct Key {
 impl Key {
     /// No counter: marks an empty slot. It comes after every counter, so that a search in ascending order stops at it
     /// without an extra check.
-    pub(super) const NONE: Key = Key {
-        hi: u64::MAX,
-        lo: u64::MAX,
-    };
+    pub(super) const NONE: Key = Key { hi: u64::MAX, lo: u64::MAX };
 
     /// The key of counter `id`.
     pub(super) fn of(id: u128) -> Key {
@@ -42,10 +39,7 @@ impl Key {
     /// The key of a counter in a shard that is chosen by other means.
     pub(super) fn within_shard(id: u128) -> Key {
         let Key { hi, lo } = Key::of(id);
-        Key {
-            hi: hi >> SHARD_BITS,
-            lo,
-        }
+        Key { hi: hi >> SHARD_BITS, lo }
     }
 }
 

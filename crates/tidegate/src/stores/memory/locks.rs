@@ -27,33 +27,20 @@ impl<C> MemoryStore<C> {
 
     /// Locks the shards of `keys`.
     pub(super) fn lock_all(&self, keys: impl Iterator<Item = Key>) -> Locks<'_> {
-        Locks {
-            own: guards(keys.map(Key::shard), |index| self.shards[index].lock()),
-            shared: ShardGuards::new(),
-        }
+        Locks { own: guards(keys.map(Key::shard), |index| self.shards[index].lock()), shared: ShardGuards::new() }
     }
 
     /// Adds overflow shards. Must be called at most once, because of the lock order.
-    pub(super) fn lock_shared<'a>(
-        &'a self,
-        locks: &mut Locks<'a>,
-        shards: impl Iterator<Item = usize>,
-    ) {
+    pub(super) fn lock_shared<'a>(&'a self, locks: &mut Locks<'a>, shards: impl Iterator<Item = usize>) {
         locks.shared = guards(shards, |index| self.overflow.lock(index));
     }
 }
 
-fn guards<'a>(
-    indices: impl Iterator<Item = usize>,
-    lock: impl Fn(usize) -> MutexGuard<'a, Shard>,
-) -> ShardGuards<'a> {
+fn guards<'a>(indices: impl Iterator<Item = usize>, lock: impl Fn(usize) -> MutexGuard<'a, Shard>) -> ShardGuards<'a> {
     let mut sorted: SmallVec<[usize; 8]> = indices.collect();
     sorted.sort_unstable();
     sorted.dedup();
-    sorted
-        .into_iter()
-        .map(|index| (index, lock(index)))
-        .collect()
+    sorted.into_iter().map(|index| (index, lock(index))).collect()
 }
 
 impl Locks<'_> {

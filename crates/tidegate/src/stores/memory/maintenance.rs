@@ -56,11 +56,8 @@ impl<C: Clock> MemoryStore<C> {
             if let Some(round) = &mut at.round {
                 shard.tags(at.table, now, |tag| round.found(tag));
             }
-            (at.shard, at.table) = if at.table + 1 < shard.tables() {
-                (at.shard, at.table + 1)
-            } else {
-                ((at.shard + 1) % SHARDS, 0)
-            };
+            (at.shard, at.table) =
+                if at.table + 1 < shard.tables() { (at.shard, at.table + 1) } else { ((at.shard + 1) % SHARDS, 0) };
             drop(shard);
             if (at.shard, at.table) == (0, 0) {
                 swept += self.overflow.sweep(now);

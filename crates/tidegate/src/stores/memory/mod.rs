@@ -45,9 +45,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{
-    Charge, ChargeSet, LimitReading, Outcome, ReservationLedger, RunId, Source,
-};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, ReservationLedger, RunId, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
@@ -119,9 +117,7 @@ impl<C: Clock> MemoryStore<C> {
             run: new_run(&clock),
             clock,
             shards: Box::new(std::array::from_fn(shard)),
-            budget: Budget::new(
-                tables - reserve - reservations as u64 * ReservationLedger::ENTRY_BYTES,
-            ),
+            budget: Budget::new(tables - reserve - reservations as u64 * ReservationLedger::ENTRY_BYTES),
             overflow: Box::new(Overflow::new(reserve)),
             registry: Registry::default(),
             ledger: Box::new(Mutex::new(ReservationLedger::new(reservations))),
@@ -170,8 +166,7 @@ impl<C: Clock> MemoryStore<C> {
         now: Nanos,
         charge: impl FnOnce() -> Charge<'c>,
     ) -> Verdict {
-        let decided: charge_one::SingleChargeResult<()> =
-            self.charge_one_with(counter, limit, cost, now, charge);
+        let decided: charge_one::SingleChargeResult<()> = self.charge_one_with(counter, limit, cost, now, charge);
         decided.verdict
     }
 

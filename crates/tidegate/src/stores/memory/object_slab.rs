@@ -22,11 +22,7 @@ struct Chunk<T> {
 
 impl<T> Default for ObjectSlab<T> {
     fn default() -> Self {
-        ObjectSlab {
-            chunks: Vec::new(),
-            open: Vec::new(),
-            bare: Vec::new(),
-        }
+        ObjectSlab { chunks: Vec::new(), open: Vec::new(), bare: Vec::new() }
     }
 }
 
@@ -61,10 +57,7 @@ impl<T: Default> ObjectSlab<T> {
             return None;
         }
         let number = self.bare.pop().unwrap_or_else(|| {
-            self.chunks.push(Chunk {
-                places: Vec::new(),
-                free: ALL_FREE,
-            });
+            self.chunks.push(Chunk { places: Vec::new(), free: ALL_FREE });
             self.chunks.len() as u32 - 1
         });
         let places = &mut self.chunks[number as usize].places;

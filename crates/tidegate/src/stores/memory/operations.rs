@@ -1,9 +1,7 @@
 //! The operations besides charge: refund, draw, force, restore, inspect and reset. Each is atomic under the locks of
 //! all its counters.
 
-use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore,
-};
+use tidegate_core::store::{Charge, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
@@ -46,12 +44,7 @@ impl<C> MemoryStore<C> {
             counter.set_state(&charge.limit, state);
             self.commit(&mut locks, counter, at);
         }
-        LeaseReply {
-            units,
-            figures: counter.figures(&charge.limit, now),
-            snapshot: None,
-            at: now,
-        }
+        LeaseReply { units, figures: counter.figures(&charge.limit, now), snapshot: None, at: now }
     }
 
     /// Refunds an earlier charge, once. Charges to a shared counter are not refunded: their subject is not known
@@ -94,13 +87,7 @@ impl<C> MemoryStore<C> {
     }
 
     /// Remembers the id of a refund, or returns why not.
-    fn remember_refund(
-        &self,
-        locks: &mut Locks<'_>,
-        id: Key,
-        until: Nanos,
-        at: TimePoint,
-    ) -> Option<Refunded> {
+    fn remember_refund(&self, locks: &mut Locks<'_>, id: Key, until: Nanos, at: TimePoint) -> Option<Refunded> {
         let shard = locks.own(id);
         let entry = refund_entry(id, Secs::expiry(self.began, until));
         match shard.find(id) {
@@ -124,13 +111,7 @@ impl<C> MemoryStore<C> {
         }
     }
 
-    fn refund_charge(
-        &self,
-        locks: &mut Locks<'_>,
-        charge: &Charge<'_>,
-        charged: Nanos,
-        at: TimePoint,
-    ) {
+    fn refund_charge(&self, locks: &mut Locks<'_>, charge: &Charge<'_>, charged: Nanos, at: TimePoint) {
         let key = Key::of(charge.counter());
         let shard = locks.own(key);
         let Some(place) = shard.find(key) else {
@@ -147,34 +128,19 @@ impl<C> MemoryStore<C> {
         let mut state = self.read(shard, &was, charge, at);
         let moment = limit.advance(&mut state, at.now);
         limit.refund(&mut state, moment, charged, charge.cost);
-        let write = CounterWrite {
-            key,
-            limit,
-            fresh_at: limit.fresh_at(&state, moment),
-            state,
-        };
+        let write = CounterWrite { key, limit, fresh_at: limit.fresh_at(&state, moment), state };
         self.rewrite(shard, place, &was, write, at.secs, &self.budget);
     }
 
     /// Merges known states, by maximum per limit. Each restore is atomic by itself: merging is commutative and
     /// idempotent.
-    pub fn restore_at(
-        &self,
-        restores: &[Restore<'_>],
-        now: Nanos,
-    ) -> Result<(), RestoreStateError> {
-        if restores
-            .iter()
-            .any(|restore| !restore.charge.limit.accepts(&restore.state))
-        {
+    pub fn restore_at(&self, restores: &[Restore<'_>], now: Nanos) -> Result<(), RestoreStateError> {
+        if restores.iter().any(|restore| !restore.charge.limit.accepts(&restore.state)) {
             return Err(RestoreStateError);
         }
         let at = self.time_point(now);
         for restore in restores {
-            let (limit, charges) = (
-                restore.charge.limit.as_ref(),
-                std::slice::from_ref(&restore.charge),
-            );
+            let (limit, charges) = (restore.charge.limit.as_ref(), std::slice::from_ref(&restore.charge));
             let mut locks = self.lock_counters(charges);
             let mut transaction = self.begin_transaction(&mut locks, charges, at);
             let counter = &mut transaction.counters[0];
@@ -236,11 +202,5 @@ impl<C> MemoryStore<C> {
 
 /// The entry that remembers a refund.
 fn refund_entry(key: Key, expires: Secs) -> TableEntry {
-    TableEntry {
-        key,
-        words: [0; 2],
-        kind: EntryKind::Refund,
-        expires,
-        tag: 0,
-    }
+    TableEntry { key, words: [0; 2], kind: EntryKind::Refund, expires, tag: 0 }
 }

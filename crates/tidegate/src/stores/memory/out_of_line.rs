@@ -6,8 +6,8 @@
 //! That counts too much for a while, never too little, and expires no later.
 
 use tidegate_core::algorithms::{
-    BucketState, CounterState, FixedState, LogEntry, LogState, SlidingState, StrictState,
-    TRACKED_SUB_WINDOWS, TwoWordState,
+    BucketState, CounterState, FixedState, LogEntry, LogState, SlidingState, StrictState, TRACKED_SUB_WINDOWS,
+    TwoWordState,
 };
 use tidegate_core::units::Nanos;
 
@@ -59,21 +59,13 @@ impl OutOfLineStates {
         match out_of_line_index(entry) {
             Some(number) => self.logs.get(number).clone(),
             None if units == 0 => LogState::default(),
-            None => LogState::from_entries(vec![LogEntry {
-                stamp,
-                units: units as u32,
-            }]),
+            None => LogState::from_entries(vec![LogEntry { stamp, units: units as u32 }]),
         }
     }
 
     /// The words of `state` for an entry that is new, or was `was`. The out-of-line memory of `was` is reused or freed.
     #[inline]
-    pub(super) fn words(
-        &mut self,
-        was: Option<&TableEntry>,
-        state: CounterState,
-        budget: &Budget,
-    ) -> [u64; 2] {
+    pub(super) fn words(&mut self, was: Option<&TableEntry>, state: CounterState, budget: &Budget) -> [u64; 2] {
         let words = match state {
             CounterState::Bucket(bucket) => bucket.to_words(),
             CounterState::Fixed(fixed) => fixed.to_words(),
@@ -95,12 +87,7 @@ impl OutOfLineStates {
 
     /// The index of the out-of-line object of an entry of the same kind, and the bytes that were counted for it. The
     /// object of an entry of another kind is freed.
-    fn reuse(
-        &mut self,
-        was: Option<&TableEntry>,
-        kind: EntryKind,
-        budget: &Budget,
-    ) -> Option<(u32, u64)> {
+    fn reuse(&mut self, was: Option<&TableEntry>, kind: EntryKind, budget: &Budget) -> Option<(u32, u64)> {
         let was = was?;
         if was.kind == kind {
             return Some((out_of_line_index(was)?, was.words[0]));
@@ -112,10 +99,7 @@ impl OutOfLineStates {
     /// Frees the out-of-line object of an entry.
     #[inline]
     pub(super) fn release(&mut self, entry: &TableEntry, budget: &Budget) {
-        if !matches!(
-            entry.kind,
-            EntryKind::Strict | EntryKind::Log | EntryKind::Permits
-        ) {
+        if !matches!(entry.kind, EntryKind::Strict | EntryKind::Log | EntryKind::Permits) {
             return;
         }
         if let Some(number) = out_of_line_index(entry) {
@@ -137,12 +121,7 @@ impl OutOfLineStates {
         }
     }
 
-    fn strict_words(
-        &mut self,
-        reused: Option<u32>,
-        state: &StrictState,
-        budget: &Budget,
-    ) -> [u64; 2] {
+    fn strict_words(&mut self, reused: Option<u32>, state: &StrictState, budget: &Budget) -> [u64; 2] {
         let StrictState { index, counts } = state;
         if counts[1..].iter().all(|count| *count == 0) {
             if let Some(number) = reused {
@@ -158,18 +137,11 @@ impl OutOfLineStates {
             return [*index, OUT_OF_LINE | u64::from(number)];
         }
         let newest = counts.iter().position(|count| *count > 0).unwrap_or(0);
-        let sum = counts
-            .iter()
-            .fold(0_u32, |sum, count| sum.saturating_add(*count));
+        let sum = counts.iter().fold(0_u32, |sum, count| sum.saturating_add(*count));
         [index.saturating_sub(newest as u64), u64::from(sum)]
     }
 
-    fn log_words(
-        &mut self,
-        reused: Option<(u32, u64)>,
-        mut log: LogState,
-        budget: &Budget,
-    ) -> [u64; 2] {
+    fn log_words(&mut self, reused: Option<(u32, u64)>, mut log: LogState, budget: &Budget) -> [u64; 2] {
         let mut counted = reused.map_or(0, |(_, bytes)| bytes);
         let mut place = reused.map(|(number, _)| number);
         while log.entries().len() > 1 {
@@ -205,20 +177,12 @@ impl OutOfLineStates {
 
     /// The words of an entry with an empty list of permits, if there is memory for it.
     pub(super) fn permit_words(&mut self, budget: &Budget) -> Option<[u64; 2]> {
-        let number = self
-            .permits
-            .allocate(|bytes| budget.try_take_for_permits(bytes))?;
+        let number = self.permits.allocate(|bytes| budget.try_take_for_permits(bytes))?;
         Some([0, OUT_OF_LINE | u64::from(number)])
     }
 
     /// Adds a permit to an entry. Returns whether there was memory for it.
-    pub(super) fn put_permit(
-        &mut self,
-        entry: &mut TableEntry,
-        holder: u128,
-        until: Nanos,
-        budget: &Budget,
-    ) -> bool {
+    pub(super) fn put_permit(&mut self, entry: &mut TableEntry, holder: u128, until: Nanos, budget: &Budget) -> bool {
         let counted = entry.words[0];
         let Some(list) = self.permits(entry) else {
             return false;

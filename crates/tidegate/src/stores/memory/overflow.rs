@@ -55,10 +55,7 @@ pub(super) struct OverflowSubject {
 impl OverflowSubject {
     pub(super) fn of(subject: Fingerprint) -> OverflowSubject {
         let group = subject.seed() % GROUPS;
-        OverflowSubject {
-            shard: group as usize % SHARDS,
-            subject: Fingerprint::new(u128::from(group)),
-        }
+        OverflowSubject { shard: group as usize % SHARDS, subject: Fingerprint::new(u128::from(group)) }
     }
 
     /// The subject that represents one subject in 16: all subjects of a shard.
@@ -82,11 +79,7 @@ impl SharedCounterKeys {
     /// `limit` as the shared counter applies it. Every subject has its own staggered windows; a shared count read under
     /// the windows of one subject and then of another would never stay.
     pub(super) fn effective_limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
-        if limit.is_staggered() {
-            Cow::Owned(limit.for_subject(self.seed))
-        } else {
-            Cow::Borrowed(limit)
-        }
+        if limit.is_staggered() { Cow::Owned(limit.for_subject(self.seed)) } else { Cow::Borrowed(limit) }
     }
 
     /// The state of the shared counter, converted to be the first state of a counter of `limit`.
@@ -175,13 +168,7 @@ mod tests {
 
     fn add(overflow: &Overflow, shard: usize, id: u128, expires: Secs) {
         let mut locked = overflow.lock(shard);
-        let entry = TableEntry {
-            key: Key::within_shard(id),
-            words: [0; 2],
-            kind: EntryKind::Bucket,
-            expires,
-            tag: 0,
-        };
+        let entry = TableEntry { key: Key::within_shard(id), words: [0; 2], kind: EntryKind::Bucket, expires, tag: 0 };
         locked.insert(&entry, Secs::ZERO, &overflow.budget);
         overflow.mark_used(shard);
     }
@@ -202,16 +189,12 @@ mod tests {
         let mut visits = [0; SHARDS];
         let swept = overflow.sweep_tables(now, |held| {
             visits[held] += 1;
-            let free =
-                |(_, shard): &(usize, &CachePadded<Mutex<Shard>>)| shard.try_lock().is_some();
+            let free = |(_, shard): &(usize, &CachePadded<Mutex<Shard>>)| shard.try_lock().is_some();
             let free = overflow.shards.iter().enumerate().filter(free);
             assert_eq!(free.count(), SHARDS - 1);
         });
         assert_eq!(swept, SHARDS as u64 * 4_999);
-        assert!(
-            visits.iter().all(|visits| *visits > 1),
-            "a lock for each table: {visits:?}"
-        );
+        assert!(visits.iter().all(|visits| *visits > 1), "a lock for each table: {visits:?}");
         assert!(overflow.in_use());
         let end = Secs::present(Nanos::ZERO, Nanos::from_secs(200));
         assert_eq!(overflow.sweep(end), SHARDS as u64);

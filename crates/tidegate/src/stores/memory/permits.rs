@@ -35,11 +35,7 @@ impl SharedPermits {
     fn of(permit: &PermitRequest<'_>) -> Self {
         let OverflowSubject { shard, subject } = OverflowSubject::of(permit.subject);
         let key = |subject| Key::within_shard(permit.rule.counter(subject, 0) ^ PERMITS_DOMAIN);
-        SharedPermits {
-            shard,
-            list: key(subject),
-            counted: key(OverflowSubject::last_resort(shard)),
-        }
+        SharedPermits { shard, list: key(subject), counted: key(OverflowSubject::last_resort(shard)) }
     }
 }
 
@@ -68,18 +64,10 @@ impl<C> MemoryStore<C> {
             return reply;
         }
         let budget = &self.overflow.budget;
-        let reply = self.acquire_in(
-            &mut shared,
-            shared_permits.list,
-            permit,
-            at,
-            counted,
-            budget,
-        );
+        let reply = self.acquire_in(&mut shared, shared_permits.list, permit, at, counted, budget);
         let reply = reply.unwrap_or_else(|NoMemory| {
             let open = count_open(&mut shared, shared_permits.list, now);
-            self.add_counted(&mut shared, shared_permits.counted, permit, at, open)
-                .0
+            self.add_counted(&mut shared, shared_permits.counted, permit, at, open).0
         });
         self.overflow.mark_used(shared_permits.shard);
         overflow_reply(reply)
@@ -98,8 +86,7 @@ impl<C> MemoryStore<C> {
         let has_counted = counted_until(own, key) > at.now;
         let counted = if has_counted {
             let shared = self.overflow.lock(shared_permits.shard);
-            self.counted(&shared, shared_permits.counted, at.now)
-                .count()
+            self.counted(&shared, shared_permits.counted, at.now).count()
         } else {
             0
         };
@@ -109,8 +96,7 @@ impl<C> MemoryStore<C> {
             Err(NoMemory) => {
                 let open = count_open(own, key, at.now);
                 let mut shared = self.overflow.lock(shared_permits.shard);
-                let (reply, end) =
-                    self.add_counted(&mut shared, shared_permits.counted, permit, at, open);
+                let (reply, end) = self.add_counted(&mut shared, shared_permits.counted, permit, at, open);
                 self.overflow.mark_used(shared_permits.shard);
                 if reply.granted {
                     self.set_counted_until(own, key, end);
@@ -135,14 +121,7 @@ impl<C> MemoryStore<C> {
         let mut shared = self.overflow.lock(shared_permits.shard);
         let budget = &self.overflow.budget;
         if !has_list {
-            let reply = self.extend(
-                &mut shared,
-                shared_permits.list,
-                permit,
-                now,
-                |_, new| new,
-                budget,
-            );
+            let reply = self.extend(&mut shared, shared_permits.list, permit, now, |_, new| new, budget);
             if reply.granted {
                 return overflow_reply(reply);
             }
@@ -151,8 +130,7 @@ impl<C> MemoryStore<C> {
         if self.counted(&shared, shared_permits.counted, now).count() == 0 {
             return overflow_reply(exact_reply(false, others));
         }
-        let (reply, end) =
-            self.add_counted(&mut shared, shared_permits.counted, permit, at, others);
+        let (reply, end) = self.add_counted(&mut shared, shared_permits.counted, permit, at, others);
         if reply.granted && has_list {
             self.set_counted_until(&mut own, key, end);
         }
@@ -168,13 +146,7 @@ impl<C> MemoryStore<C> {
         } else if self.overflow.in_use() {
             let shared_permits = SharedPermits::of(permit);
             let mut shared = self.overflow.lock(shared_permits.shard);
-            self.release_in(
-                &mut shared,
-                shared_permits.list,
-                permit,
-                now,
-                &self.overflow.budget,
-            );
+            self.release_in(&mut shared, shared_permits.list, permit, now, &self.overflow.budget);
         }
     }
 
@@ -205,10 +177,7 @@ impl<C> MemoryStore<C> {
         let renewed = self.extend(shard, key, permit, at.now, later, budget);
         let open = renewed.in_use.saturating_add(others);
         if renewed.granted || open >= permit.max_permits {
-            return Ok(PermitReply {
-                in_use: open,
-                ..renewed
-            });
+            return Ok(PermitReply { in_use: open, ..renewed });
         }
         let found = shard.find(key).map(|place| shard.entry(place));
         let is_new = found.is_none();
@@ -218,20 +187,11 @@ impl<C> MemoryStore<C> {
         }
         let new = || {
             let words = shard.out_of_line.permit_words(budget)?;
-            Some(TableEntry {
-                key,
-                words,
-                kind: EntryKind::Permits,
-                expires: Secs::NEVER,
-                tag: 0,
-            })
+            Some(TableEntry { key, words, kind: EntryKind::Permits, expires: Secs::NEVER, tag: 0 })
         };
         let mut entry = found.or_else(new).ok_or(NoMemory)?;
         let until = at.now.plus(permit.ttl);
-        if !shard
-            .out_of_line
-            .put_permit(&mut entry, permit.holder, until, budget)
-        {
+        if !shard.out_of_line.put_permit(&mut entry, permit.holder, until, budget) {
             if is_new {
                 shard.out_of_line.release(&entry, budget);
             }
@@ -269,14 +229,7 @@ impl<C> MemoryStore<C> {
         exact_reply(true, open)
     }
 
-    fn release_in(
-        &self,
-        shard: &mut Shard,
-        key: Key,
-        permit: &PermitRequest<'_>,
-        now: Nanos,
-        budget: &Budget,
-    ) {
+    fn release_in(&self, shard: &mut Shard, key: Key, permit: &PermitRequest<'_>, now: Nanos, budget: &Budget) {
         let open = count_open(shard, key, now);
         let Some(place) = shard.find(key) else {
             return;
@@ -307,9 +260,7 @@ impl<C> MemoryStore<C> {
     }
 
     fn counted(&self, shard: &Shard, key: Key, now: Nanos) -> CountedPermits {
-        let words = shard
-            .find(key)
-            .map_or([0; 2], |place| shard.entry(place).words);
+        let words = shard.find(key).map_or([0; 2], |place| shard.entry(place).words);
         CountedPermits::read(words, now.since(self.began).get() / 1_000_000)
     }
 
@@ -365,19 +316,12 @@ fn counted_until(shard: &Shard, key: Key) -> Nanos {
 }
 
 fn exact_reply(granted: bool, open: u32) -> PermitReply {
-    PermitReply {
-        granted,
-        in_use: open,
-        source: Source::Exact,
-    }
+    PermitReply { granted, in_use: open, source: Source::Exact }
 }
 
 /// Marks the reply for permits that several subjects share.
 fn overflow_reply(reply: PermitReply) -> PermitReply {
-    PermitReply {
-        source: Source::Overflow,
-        ..reply
-    }
+    PermitReply { source: Source::Overflow, ..reply }
 }
 
 /// Drops expired permits of a list. Returns how many are open.
@@ -386,10 +330,7 @@ fn count_open(shard: &mut Shard, key: Key, now: Nanos) -> u32 {
         return 0;
     };
     let entry = shard.entry(place);
-    shard
-        .out_of_line
-        .permits(&entry)
-        .map_or(0, |list| list.open(now))
+    shard.out_of_line.permits(&entry).map_or(0, |list| list.open(now))
 }
 
 fn permits_key(permit: &PermitRequest<'_>) -> Key {

@@ -1,9 +1,8 @@
 //! The implementation of the store trait. Every operation is decided at its first poll and never waits.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
-    Refunded, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled, SingleOutcome,
-    SingleOutcomes, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
+    Role, RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes, Store, StoreError, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -22,9 +21,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     /// Reads the clock once for all sets.
     async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.clock.now();
-        sets.iter()
-            .map(|set| Ok(self.charge_at(set, now)))
-            .collect()
+        sets.iter().map(|set| Ok(self.charge_at(set, now))).collect()
     }
 
     /// Reads the clock once for all charges, and allocates nothing.
@@ -59,10 +56,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let reserved = self.reserve_at(reserve, self.clock.now());
-        reserved.map_err(|full| StoreError::Unavailable {
-            waited: Nanos::ZERO,
-            source: Box::new(full),
-        })
+        reserved.map_err(|full| StoreError::Unavailable { waited: Nanos::ZERO, source: Box::new(full) })
     }
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
@@ -71,10 +65,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let restored = self.restore_at(restores, self.clock.now());
-        restored.map_err(|error| StoreError::Rejected {
-            command: "seed",
-            source: Box::new(error),
-        })
+        restored.map_err(|error| StoreError::Rejected { command: "seed", source: Box::new(error) })
     }
 
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {

@@ -21,9 +21,7 @@ impl<'a> SpareBlocks<'a> {
     }
 
     fn take(&mut self) -> Block {
-        self.blocks
-            .pop()
-            .unwrap_or_else(|| self.budget.force_block())
+        self.blocks.pop().unwrap_or_else(|| self.budget.force_block())
     }
 
     fn return_all(self) {
@@ -99,10 +97,7 @@ struct TableWriter {
 
 impl TableWriter {
     fn new(shift: u32, blocks: usize) -> TableWriter {
-        TableWriter {
-            table: CounterTable::sized(shift, blocks),
-            next: 0,
-        }
+        TableWriter { table: CounterTable::sized(shift, blocks), next: 0 }
     }
 
     fn push(&mut self, entry: &TableEntry, spare: &mut SpareBlocks<'_>) {
@@ -144,13 +139,7 @@ mod tests {
     use super::*;
 
     fn entry(hi: u64) -> TableEntry {
-        TableEntry {
-            key: Key { hi, lo: hi },
-            words: [hi, 1],
-            kind: EntryKind::Bucket,
-            expires: Secs::NEVER,
-            tag: 7,
-        }
+        TableEntry { key: Key { hi, lo: hi }, words: [hi, 1], kind: EntryKind::Bucket, expires: Secs::NEVER, tag: 7 }
     }
 
     fn insert(table: &mut CounterTable, budget: &Budget, hi: u64) {
@@ -179,16 +168,9 @@ mod tests {
             assert_eq!(table.entry(slot).words, [*hi, 1]);
         }
         let mut high = table.split([1, 1], SpareBlocks::new(Vec::new(), &budget), |_| true);
-        assert_eq!(
-            table.len as usize,
-            keys.iter().filter(|hi| **hi >> 63 == 0).count()
-        );
+        assert_eq!(table.len as usize, keys.iter().filter(|hi| **hi >> 63 == 0).count());
         for hi in keys {
-            let half = if *hi >> 63 == 0 {
-                &mut table
-            } else {
-                &mut high
-            };
+            let half = if *hi >> 63 == 0 { &mut table } else { &mut high };
             let slot = half.locate(entry(*hi).key).expect("a key in its half");
             half.remove(slot);
         }

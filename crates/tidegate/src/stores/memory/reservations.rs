@@ -9,9 +9,7 @@
 use smallvec::SmallVec;
 #[cfg(feature = "disk")]
 use tidegate_core::store::Used;
-use tidegate_core::store::{
-    Charge, ChargeSet, LedgerFullError, Outcome, ReservationLedger, Reserve, Settle, Settled,
-};
+use tidegate_core::store::{Charge, ChargeSet, LedgerFullError, Outcome, ReservationLedger, Reserve, Settle, Settled};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
@@ -31,18 +29,11 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// # Errors
     /// When it cannot be remembered. Nothing is charged then.
-    pub fn reserve_at(
-        &self,
-        reserve: &Reserve<'_>,
-        now: Nanos,
-    ) -> Result<Outcome, LedgerFullError> {
+    pub fn reserve_at(&self, reserve: &Reserve<'_>, now: Nanos) -> Result<Outcome, LedgerFullError> {
         let mut ledger = self.ledger.lock();
         for charge in &reserve.set.charges {
             for abandoned in ledger.take_expired(charge, now) {
-                let estimate = Charge {
-                    cost: abandoned.reserved,
-                    ..charge.clone()
-                };
+                let estimate = Charge { cost: abandoned.reserved, ..charge.clone() };
                 self.refund_charges_at(&ChargeSet::of_one(estimate), abandoned.charged_at, now);
             }
         }

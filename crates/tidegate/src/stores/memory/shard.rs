@@ -101,12 +101,7 @@ impl Shard {
     }
 
     /// Makes room for `key` if necessary. Fails if it would not fit.
-    pub(super) fn ensure_room(
-        &mut self,
-        key: Key,
-        now: Secs,
-        budget: &Budget,
-    ) -> Result<(), ShardFull> {
+    pub(super) fn ensure_room(&mut self, key: Key, now: Secs, budget: &Budget) -> Result<(), ShardFull> {
         let table = self.route(key);
         if self.tables[table].is_full() {
             self.make_room(table, now, budget)?;
@@ -122,11 +117,8 @@ impl Shard {
         if found.can_split() && live >= MAX_ENTRIES - MAX_ENTRIES / 8 {
             // A flood of new subjects gets here in vain when memory is used up: then no entry is read.
             let more = CounterTable::blocks_for_halves(live).saturating_sub(have);
-            let split = if more == 0 || budget.has_blocks(more) {
-                self.split(table, now, budget)
-            } else {
-                Err(ShardFull)
-            };
+            let split =
+                if more == 0 || budget.has_blocks(more) { self.split(table, now, budget) } else { Err(ShardFull) };
             return split.or_else(|full| self.purge(table, expired, now, budget).ok_or(full));
         }
         // A run at the end may be in the way although the table is not full: then one block more.
@@ -157,19 +149,10 @@ impl Shard {
         self.rebuild_table(table, want, vec![budget.force_block()], Secs::ZERO, budget);
     }
 
-    fn rebuild_table(
-        &mut self,
-        table: usize,
-        blocks: usize,
-        spare: Vec<Block>,
-        now: Secs,
-        budget: &Budget,
-    ) {
+    fn rebuild_table(&mut self, table: usize, blocks: usize, spare: Vec<Block>, now: Secs, budget: &Budget) {
         let (table, out_of_line) = (&mut self.tables[table], &mut self.out_of_line);
         let spare_blocks = SpareBlocks::new(spare, budget);
-        table.rebuild(blocks, spare_blocks, |entry| {
-            keep_or_free(entry, now, out_of_line, budget)
-        });
+        table.rebuild(blocks, spare_blocks, |entry| keep_or_free(entry, now, out_of_line, budget));
     }
 
     /// Splits a table by its next bit.
@@ -185,9 +168,7 @@ impl Shard {
         let spare = budget.take_blocks(more).ok_or(ShardFull)?;
         let (low, out_of_line) = (&mut self.tables[table], &mut self.out_of_line);
         let spare_blocks = SpareBlocks::new(spare, budget);
-        let high = low.split(want, spare_blocks, |entry| {
-            keep_or_free(entry, now, out_of_line, budget)
-        });
+        let high = low.split(want, spare_blocks, |entry| keep_or_free(entry, now, out_of_line, budget));
         self.insert_in_directory(table, high, budget);
         Ok(())
     }
@@ -219,11 +200,7 @@ impl Shard {
 
     /// The tags of the live entries of one table.
     pub(super) fn tags(&self, table: usize, now: Secs, found: impl FnMut(u32)) {
-        let entries = self
-            .tables
-            .get(table)
-            .into_iter()
-            .flat_map(CounterTable::entries);
+        let entries = self.tables.get(table).into_iter().flat_map(CounterTable::entries);
         let live = entries.filter(|entry| entry.expires > now);
         live.map(|entry| entry.tag).for_each(found);
     }
@@ -235,10 +212,7 @@ impl Shard {
             return 0;
         };
         let expired = found.count_expired(now);
-        let (want, have) = (
-            CounterTable::blocks_for(found.len - expired),
-            found.blocks.len(),
-        );
+        let (want, have) = (CounterTable::blocks_for(found.len - expired), found.blocks.len());
         // Shrinks only by a quarter or more, or a table of varying size would be rebuilt at every change.
         let shrinks = want < have - have / 4;
         if expired > 0 || shrinks {
@@ -250,12 +224,7 @@ impl Shard {
 }
 
 /// Whether an entry is live. If not, its out-of-line object is freed.
-fn keep_or_free(
-    entry: &TableEntry,
-    now: Secs,
-    out_of_line: &mut OutOfLineStates,
-    budget: &Budget,
-) -> bool {
+fn keep_or_free(entry: &TableEntry, now: Secs, out_of_line: &mut OutOfLineStates, budget: &Budget) -> bool {
     let live = entry.expires > now;
     if !live {
         out_of_line.release(entry, budget);

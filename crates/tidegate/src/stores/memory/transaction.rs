@@ -22,10 +22,7 @@ use super::shard::Shard;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CounterTarget {
     Own(Key),
-    Shared {
-        shared_keys: SharedCounterKeys,
-        key: Key,
-    },
+    Shared { shared_keys: SharedCounterKeys, key: Key },
 }
 
 /// The copy of one counter.
@@ -108,9 +105,7 @@ impl<C> MemoryStore<C> {
         }
         let absent = |(charge, look): (&Charge<'_>, &CounterLookup)| match look {
             CounterLookup::Found(_) | CounterLookup::Fresh => None,
-            CounterLookup::Inherits | CounterLookup::Shares => {
-                Some(SharedCounterKeys::of(charge).shard)
-            }
+            CounterLookup::Inherits | CounterLookup::Shares => Some(SharedCounterKeys::of(charge).shard),
         };
         self.lock_shared(locks, charges.iter().zip(&lookups).filter_map(absent));
 
@@ -122,10 +117,7 @@ impl<C> MemoryStore<C> {
                 CounterLookup::Fresh => (own, None, Source::Exact),
                 CounterLookup::Inherits | CounterLookup::Shares => {
                     let shared_keys = SharedCounterKeys::of(charge);
-                    let shared_charge = Charge {
-                        limit: shared_keys.effective_limit(&charge.limit),
-                        ..charge.clone()
-                    };
+                    let shared_charge = Charge { limit: shared_keys.effective_limit(&charge.limit), ..charge.clone() };
                     let shared = locks.shared(shared_keys.shard);
                     let (key, state) = self.find_shared(shared, shared_keys, &shared_charge, at);
                     match (look, state) {
@@ -134,32 +126,20 @@ impl<C> MemoryStore<C> {
                             let state = shared_keys.inherited(state, &charge.limit, at.now);
                             (own, Some(state), Source::Overflow)
                         }
-                        (_, state) => (
-                            CounterTarget::Shared { shared_keys, key },
-                            state,
-                            Source::Overflow,
-                        ),
+                        (_, state) => (CounterTarget::Shared { shared_keys, key }, state, Source::Overflow),
                     }
                 }
             };
             let state = state.unwrap_or_else(|| match &target {
                 CounterTarget::Own(_) => charge.limit.fresh(at.now),
-                CounterTarget::Shared { shared_keys, .. } => {
-                    shared_keys.effective_limit(&charge.limit).fresh(at.now)
-                }
+                CounterTarget::Shared { shared_keys, .. } => shared_keys.effective_limit(&charge.limit).fresh(at.now),
             });
             transaction.add(target, source, &charge.limit, state, at.now);
         }
         transaction
     }
 
-    fn look_up(
-        &self,
-        own: &mut Shard,
-        key: Key,
-        charge: &Charge<'_>,
-        at: TimePoint,
-    ) -> CounterLookup {
+    fn look_up(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: TimePoint) -> CounterLookup {
         if let Some(place) = own.find(key) {
             return CounterLookup::Found(self.read(own, &own.entry(place), charge, at));
         }
@@ -174,12 +154,7 @@ impl<C> MemoryStore<C> {
     pub(super) fn commit(&self, locks: &mut Locks<'_>, counter: &StagedCounter<'_>, at: TimePoint) {
         let limit = counter.effective_limit(counter.limit);
         let (state, moment) = counter.state_under(&limit, at.now);
-        let mut write = CounterWrite {
-            key: Key::NONE,
-            limit: &limit,
-            fresh_at: limit.fresh_at(&state, moment),
-            state,
-        };
+        let mut write = CounterWrite { key: Key::NONE, limit: &limit, fresh_at: limit.fresh_at(&state, moment), state };
         match counter.target {
             CounterTarget::Own(key) => {
                 write.key = key;
@@ -187,12 +162,7 @@ impl<C> MemoryStore<C> {
             }
             CounterTarget::Shared { shared_keys, key } => {
                 write.key = key;
-                self.write(
-                    locks.shared(shared_keys.shard),
-                    write,
-                    at.secs,
-                    &self.overflow.budget,
-                );
+                self.write(locks.shared(shared_keys.shard), write, at.secs, &self.overflow.budget);
                 self.overflow.mark_used(shared_keys.shard);
             }
         }
@@ -212,18 +182,8 @@ enum CounterLookup {
 }
 
 impl<'c> MemoryTransaction<'c> {
-    fn add(
-        &mut self,
-        target: CounterTarget,
-        source: Source,
-        limit: &'c Limit,
-        state: CounterState,
-        now: Nanos,
-    ) {
-        let known = self
-            .counters
-            .iter()
-            .position(|counter| counter.target == target);
+    fn add(&mut self, target: CounterTarget, source: Source, limit: &'c Limit, state: CounterState, now: Nanos) {
+        let known = self.counters.iter().position(|counter| counter.target == target);
         self.counter_of.push(known.unwrap_or(self.counters.len()));
         if known.is_none() {
             let mut counter = StagedCounter {
@@ -235,9 +195,7 @@ impl<'c> MemoryTransaction<'c> {
                 stepped: false,
                 changed: false,
             };
-            let at = counter
-                .effective_limit(limit)
-                .advance(&mut counter.state, now);
+            let at = counter.effective_limit(limit).advance(&mut counter.state, now);
             if at.stepped_back() {
                 (counter.stepped, counter.changed) = (true, true);
                 counter.found = (limit, counter.state.clone());

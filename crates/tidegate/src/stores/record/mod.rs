@@ -52,9 +52,7 @@ pub(super) enum RecordError {
 }
 
 /// The first bytes of a record: the version and the headers.
-pub(super) fn encode_headers<'h>(
-    headers: impl ExactSizeIterator<Item = &'h RecordHeader>,
-) -> Vec<u8> {
+pub(super) fn encode_headers<'h>(headers: impl ExactSizeIterator<Item = &'h RecordHeader>) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     let last = headers.len() - 1;
     for (i, header) in headers.enumerate() {
@@ -81,24 +79,11 @@ pub(super) fn write<'c>(
 impl RecordHeader {
     /// The header of the `rate`-th rate of a rule.
     pub(super) fn of(rate: u8, limit: &Limit) -> Self {
-        let milli = if limit.tick() == Tick::Milli {
-            MILLI_FLAG
-        } else {
-            0
-        };
+        let milli = if limit.tick() == Tick::Milli { MILLI_FLAG } else { 0 };
         let parameters = limit.parameters();
         let (kind, numbers): (u8, SmallVec<[u64; 3]>) = match &parameters {
-            Parameters::Bucket {
-                per_token,
-                per_tick,
-                ..
-            } => (BUCKET, smallvec![*per_token, *per_tick]),
-            Parameters::Fixed {
-                width,
-                phase,
-                guard,
-                ..
-            } => (FIXED, smallvec![*width, *phase, *guard]),
+            Parameters::Bucket { per_token, per_tick, .. } => (BUCKET, smallvec![*per_token, *per_tick]),
+            Parameters::Fixed { width, phase, guard, .. } => (FIXED, smallvec![*width, *phase, *guard]),
             Parameters::Calendar { guard, .. } => (CALENDAR, smallvec![*guard]),
             Parameters::Sliding { width, .. } => (SLIDING, smallvec![*width]),
             Parameters::Strict { sub_window, .. } => (STRICT, smallvec![*sub_window]),
@@ -109,10 +94,8 @@ impl RecordHeader {
         bytes.extend_from_slice(&limit.tag().to_le_bytes());
         // A count goes up to twice the limit.
         let counts = (!matches!(kind, BUCKET | LOG)).then(|| byte_len(2 * limit.full_capacity()));
-        let lengths: SmallVec<[usize; 4]> = counts
-            .into_iter()
-            .chain(numbers.iter().map(|number| byte_len(*number)))
-            .collect();
+        let lengths: SmallVec<[usize; 4]> =
+            counts.into_iter().chain(numbers.iter().map(|number| byte_len(*number))).collect();
         for pair in lengths.chunks(2) {
             let high = pair.get(1).copied().unwrap_or(0);
             bytes.push((pair[0] | (high << 4)) as u8);

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{
-    BucketState, CounterState, FixedState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters,
-    SlidingState, StrictState, TRACKED_SUB_WINDOWS,
+    BucketState, CounterState, FixedState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters, SlidingState,
+    StrictState, TRACKED_SUB_WINDOWS,
 };
 use tidegate_core::units::{Nanos, Tick};
 
 use super::{
-    BUCKET, CALENDAR, END_OF_TIME, FIXED, KIND_MASK, LOG, MILLI_FLAG, MORE_FLAG, RecordCounter,
-    RecordError, RecordHeader, SLIDING, STRICT, VERSION,
+    BUCKET, CALENDAR, END_OF_TIME, FIXED, KIND_MASK, LOG, MILLI_FLAG, MORE_FLAG, RecordCounter, RecordError,
+    RecordHeader, SLIDING, STRICT, VERSION,
 };
 
 /// Decodes the counters of a record, in order of their rates.
@@ -31,11 +31,7 @@ pub(in crate::stores) fn read(bytes: &[u8]) -> Result<Vec<RecordCounter>, Record
     }
     let counter = |(header, layout): (RecordHeader, StateLayout)| {
         let (limit, state) = bytes.state(layout)?;
-        Ok(RecordCounter {
-            header,
-            limit,
-            state,
-        })
+        Ok(RecordCounter { header, limit, state })
     };
     headers.into_iter().map(counter).collect()
 }
@@ -73,9 +69,7 @@ impl<'b> RecordReader<'b> {
     /// A number that is exact in a script.
     fn exact(&mut self, len: usize) -> Result<u64, RecordError> {
         let number = self.number(len)?;
-        (number < END_OF_TIME)
-            .then_some(number)
-            .ok_or(RecordError::Damaged)
+        (number < END_OF_TIME).then_some(number).ok_or(RecordError::Damaged)
     }
 
     /// The index of a window of `width` ticks that begins before the end of time.
@@ -112,17 +106,8 @@ impl<'b> RecordReader<'b> {
         }
         let mut header = RecordHeader(whole[..whole.len() - self.0.len()].into());
         header.0[1] &= !MORE_FLAG;
-        let tick = if flags & MILLI_FLAG == 0 {
-            Tick::Micro
-        } else {
-            Tick::Milli
-        };
-        let layout = StateLayout {
-            kind,
-            tick,
-            count_len,
-            numbers,
-        };
+        let tick = if flags & MILLI_FLAG == 0 { Tick::Micro } else { Tick::Milli };
+        let layout = StateLayout { kind, tick, count_len, numbers };
         Ok((header, layout, flags & MORE_FLAG != 0))
     }
 
@@ -135,16 +120,8 @@ impl<'b> RecordReader<'b> {
         let (parameters, state) = match layout.kind {
             BUCKET => {
                 let (last, level) = (self.exact(7)?, self.exact(7)?);
-                let parameters = Parameters::Bucket {
-                    per_token: a,
-                    per_tick: b,
-                    tokens: 1,
-                    max_delay: None,
-                };
-                (
-                    parameters,
-                    CounterState::Bucket(BucketState { last, level }),
-                )
+                let parameters = Parameters::Bucket { per_token: a, per_tick: b, tokens: 1, max_delay: None };
+                (parameters, CounterState::Bucket(BucketState { last, level }))
             }
             FIXED | CALENDAR => {
                 let around = match layout.kind {
@@ -153,30 +130,17 @@ impl<'b> RecordReader<'b> {
                 };
                 let end = self.time()?;
                 let parameters = match around {
-                    None => Parameters::Fixed {
-                        limit,
-                        width: a,
-                        phase: b,
-                        guard: c,
-                    },
-                    Some([start, after]) => Parameters::Calendar {
-                        limit,
-                        guard: a,
-                        edges: edges([start, end, after], layout.tick),
-                    },
+                    None => Parameters::Fixed { limit, width: a, phase: b, guard: c },
+                    Some([start, after]) => {
+                        Parameters::Calendar { limit, guard: a, edges: edges([start, end, after], layout.tick) }
+                    }
                 };
                 let (count, next) = (self.count(size)?, self.count(size)?);
-                (
-                    parameters,
-                    CounterState::Fixed(FixedState { end, count, next }),
-                )
+                (parameters, CounterState::Fixed(FixedState { end, count, next }))
             }
             SLIDING => {
-                let state = SlidingState {
-                    index: self.index(a)?,
-                    current: self.count(size)?,
-                    previous: self.count(size)?,
-                };
+                let state =
+                    SlidingState { index: self.index(a)?, current: self.count(size)?, previous: self.count(size)? };
                 let parameters = Parameters::Sliding { limit, width: a };
                 (parameters, CounterState::Sliding(state))
             }
@@ -186,14 +150,8 @@ impl<'b> RecordReader<'b> {
                 for count in &mut counts {
                     *count = self.count(size)?;
                 }
-                let parameters = Parameters::Strict {
-                    limit,
-                    sub_window: a,
-                };
-                (
-                    parameters,
-                    CounterState::Strict(StrictState { index, counts }),
-                )
+                let parameters = Parameters::Strict { limit, sub_window: a };
+                (parameters, CounterState::Strict(StrictState { index, counts }))
             }
             LOG => {
                 let (width, grain) = (a, b);
@@ -207,15 +165,8 @@ impl<'b> RecordReader<'b> {
                     Ok(LogEntry { stamp, units })
                 };
                 let entries: Result<_, RecordError> = (0..entries).map(entry).collect();
-                let parameters = Parameters::Log {
-                    limit,
-                    width,
-                    grain,
-                };
-                (
-                    parameters,
-                    CounterState::Log(LogState::from_entries(entries?)),
-                )
+                let parameters = Parameters::Log { limit, width, grain };
+                (parameters, CounterState::Log(LogState::from_entries(entries?)))
             }
             _ => return Err(RecordError::Damaged),
         };

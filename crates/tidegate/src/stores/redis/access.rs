@@ -10,10 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use redis::io::tcp::TcpSettings;
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo,
-    TlsCertificates,
-};
+use redis::{Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, TlsCertificates};
 
 use super::error::RedisStoreError;
 
@@ -77,18 +74,13 @@ impl Access {
         let info = match (address, &self.tls) {
             (RedisAddress::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
             (RedisAddress::Tcp { host, port }, None) => ConnectionAddr::Tcp(host.clone(), *port),
-            (RedisAddress::Tcp { host, port }, Some(_)) => ConnectionAddr::TcpTls {
-                host: host.clone(),
-                port: *port,
-                insecure: false,
-                tls_params: None,
-            },
+            (RedisAddress::Tcp { host, port }, Some(_)) => {
+                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+            }
         };
         let info = info.into_connection_info();
         let info = info.map_err(|error| RedisStoreError::from_redis(&error, None))?;
-        let info = info
-            .set_redis_settings(login)
-            .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let info = info.set_redis_settings(login).set_tcp_settings(TcpSettings::default().set_nodelay(true));
         let client = match &self.tls {
             None => Client::open(info),
             Some(certificates) => {
@@ -96,9 +88,7 @@ impl Access {
                 Client::build_with_tls(info, certificates.read()?)
             }
         };
-        client.map_err(|error| {
-            RedisStoreError::needs_operator("bad certificate", &error.to_string(), PEM)
-        })
+        client.map_err(|error| RedisStoreError::needs_operator("bad certificate", &error.to_string(), PEM))
     }
 }
 
@@ -130,21 +120,15 @@ impl RedisPassword {
 
 impl Certificates {
     fn read(&self) -> Result<TlsCertificates, RedisStoreError> {
-        let read = |option: &'static str, path: &Path| {
-            fs::read(path).map_err(|error| unreadable(option, &error))
-        };
+        let read = |option: &'static str, path: &Path| fs::read(path).map_err(|error| unreadable(option, &error));
         let authorities = self.authorities.as_deref();
         let own = match &self.own {
             None => None,
-            Some((certificate, key)) => Some(ClientTlsConfig {
-                client_cert: read("cert", certificate)?,
-                client_key: read("key", key)?,
-            }),
+            Some((certificate, key)) => {
+                Some(ClientTlsConfig { client_cert: read("cert", certificate)?, client_key: read("key", key)? })
+            }
         };
-        Ok(TlsCertificates {
-            client_tls: own,
-            root_cert: authorities.map(|path| read("ca", path)).transpose()?,
-        })
+        Ok(TlsCertificates { client_tls: own, root_cert: authorities.map(|path| read("ca", path)).transpose()? })
     }
 }
 

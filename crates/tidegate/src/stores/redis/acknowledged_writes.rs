@@ -31,10 +31,7 @@ impl AcknowledgedWrites {
         let millis = at.get() / 1_000_000;
         let is_known = self.run == run && millis + CLOCK_STEP_MILLIS >= self.millis();
         if !is_known {
-            *self = AcknowledgedWrites {
-                run: run.to_vec(),
-                ..AcknowledgedWrites::default()
-            };
+            *self = AcknowledgedWrites { run: run.to_vec(), ..AcknowledgedWrites::default() };
         }
         self.heartbeat_millis = self.heartbeat_millis.max(millis);
         if self.refund_millis <= self.heartbeat_millis {

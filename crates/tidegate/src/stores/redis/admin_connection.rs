@@ -68,10 +68,7 @@ pub struct RegisteredNode {
 }
 
 impl AdminConnection {
-    pub(super) async fn open(
-        server: &RedisServer,
-        config: &RedisConfig,
-    ) -> Result<Self, RedisStoreError> {
+    pub(super) async fn open(server: &RedisServer, config: &RedisConfig) -> Result<Self, RedisStoreError> {
         let client = server.access.client(&server.address)?;
         let login = client.get_connection_info().redis_settings();
         let password = login.password().map(str::to_owned);
@@ -86,13 +83,8 @@ impl AdminConnection {
                 return Err(or_no_tls(error, &server.address, &server.access).await);
             }
         };
-        let admin = AdminConnection {
-            connection,
-            password,
-            address: server.address(),
-            database,
-            keys: server.keys.clone(),
-        };
+        let admin =
+            AdminConnection { connection, password, address: server.address(), database, keys: server.keys.clone() };
         match admin.query(&[b"PING"]).await {
             Ok(_) => Ok(admin),
             Err(error) => Err(or_closing_error(error, &server.address, &server.access).await),
@@ -141,15 +133,9 @@ impl AdminConnection {
         }
         pipeline.ignore_errors();
         let mut connection = self.connection.clone();
-        let replies: RedisResult<Vec<RedisResult<Value>>> =
-            pipeline.query_async(&mut connection).await;
+        let replies: RedisResult<Vec<RedisResult<Value>>> = pipeline.query_async(&mut connection).await;
         let replies = replies.map_err(|error| self.to_error(&error))?.into_iter();
-        Ok(replies
-            .map(|one| {
-                one.map(RespValue::from)
-                    .map_err(|error| self.to_error(&error))
-            })
-            .collect())
+        Ok(replies.map(|one| one.map(RespValue::from).map_err(|error| self.to_error(&error))).collect())
     }
 
     /// The stored form of the secret, compared with the secret of this node.
@@ -239,17 +225,14 @@ impl AdminConnection {
         let plan = ScriptPlan::new(&set.charges, Spending::Charge, Nanos::ZERO);
         let plan = plan.map_err(|error| rejected(script, error))?;
         let mut call = redis::cmd("EVALSHA");
-        call.arg(LoadedScript::new(script, script.text).hash)
-            .arg(1)
-            .arg(key);
+        call.arg(LoadedScript::new(script, script.text).hash).arg(1).arg(key);
         for argument in plan.arguments(&[]) {
             call.arg(argument);
         }
         let id = CallIds::new().next();
         call.arg(id.bytes());
         let reply = self.query_value(&call).await;
-        let reply =
-            reply.and_then(|reply| id.strip(reply).ok_or_else(RedisStoreError::reply_mismatch));
+        let reply = reply.and_then(|reply| id.strip(reply).ok_or_else(RedisStoreError::reply_mismatch));
         let value = reply.map_err(|error| error.into_store_error(script.name, Nanos::ZERO))?;
         let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
         if reply.is_only_time() {
@@ -299,9 +282,7 @@ impl From<Value> for RespValue {
             Value::BulkString(bytes) => RespValue::Text(bytes),
             Value::SimpleString(text) => RespValue::Text(text.into_bytes()),
             Value::Okay => RespValue::Text(b"OK".to_vec()),
-            Value::Array(values) => {
-                RespValue::List(values.into_iter().map(RespValue::from).collect())
-            }
+            Value::Array(values) => RespValue::List(values.into_iter().map(RespValue::from).collect()),
             // The other variants belong to RESP3, which this connection does not use.
             _ => RespValue::Nil,
         }

@@ -81,18 +81,9 @@ mod tests {
         assert_eq!(own.strip(reply(own)), Some(text(b"decided")));
         assert_eq!(own.strip(reply(other)), None);
         let list = |id: CallId| Value::Array(vec![Value::Int(1), text(id.bytes())]);
-        assert_eq!(
-            own.strip(list(own)),
-            Some(Value::Array(vec![Value::Int(1)]))
-        );
+        assert_eq!(own.strip(list(own)), Some(Value::Array(vec![Value::Int(1)])));
         assert_eq!(own.strip(list(other)), None);
-        for foreign in [
-            Value::Nil,
-            Value::Okay,
-            Value::Int(1),
-            Value::Array(vec![]),
-            text(b""),
-        ] {
+        for foreign in [Value::Nil, Value::Okay, Value::Int(1), Value::Array(vec![]), text(b"")] {
             assert_eq!(own.strip(foreign), None);
         }
         assert!(own.is_echoed_by(&text(own.bytes())));

@@ -24,8 +24,7 @@ pub(super) async fn or_closing_error(
     address: &RedisAddress,
     access: &Access,
 ) -> RedisStoreError {
-    let closed =
-        connect_error.action() == Action::Reconnect && !connect_error.is_connection_refused();
+    let closed = connect_error.action() == Action::Reconnect && !connect_error.is_connection_refused();
     if !closed || access.tls.is_some() {
         return connect_error;
     }

@@ -32,19 +32,12 @@ impl ConformanceRig {
         let mut direct = client.get_connection().expect("a server");
         let () = direct.set("now", START).expect("a server");
         let clock = "{ redis.call('GET', 'now'), '0' }";
-        let loaded = scripts::ALL.map(|script| {
-            LoadedScript::new(script, script.text.replace("redis.call('TIME')", clock))
-        });
+        let loaded =
+            scripts::ALL.map(|script| LoadedScript::new(script, script.text.replace("redis.call('TIME')", clock)));
         let redis = Redis::open_with_scripts(&RedisConfig::new(&server.url()), loaded);
-        let store = redis
-            .expect("an address")
-            .into_single_store()
-            .expect("one server");
+        let store = redis.expect("an address").into_single_store().expect("one server");
         store.ready().await;
-        ConformanceRig {
-            store,
-            direct: Mutex::new(direct),
-        }
+        ConformanceRig { store, direct: Mutex::new(direct) }
     }
 }
 
@@ -95,10 +88,7 @@ fn calendar_windows_are_found_at_any_time() {
     let server = TestRedis::redis7();
     let day = |number: u64| Nanos::from_secs(START - 1_000_000 + 86_400 * number);
     let mut spec = Spec::new(Algorithm::FixedWindow, 2, Nanos::from_secs(86_400));
-    spec.window = Window::Edges {
-        edges: (0..400).map(day).collect(),
-        nominal: Nanos::from_secs(86_400),
-    };
+    spec.window = Window::Edges { edges: (0..400).map(day).collect(), nominal: Nanos::from_secs(86_400) };
     let limit = Limit::compile(&spec, Precision::Script).expect("a limit");
     on_runtime(async {
         let rig = ConformanceRig::connect(&server).await;
@@ -114,20 +104,14 @@ fn calendar_windows_are_found_at_any_time() {
         let batch = conformance::set([counter.enforce(&limit, 1)]);
         let admitted = rig.store().charge_each(&[&batch, &batch, &batch]).await;
         let admitted = admitted.into_iter().map(|o| o.expect("a reply").admitted);
-        assert_eq!(
-            admitted.collect::<Vec<_>>(),
-            [true, true, false],
-            "the last day never ends"
-        );
+        assert_eq!(admitted.collect::<Vec<_>>(), [true, true, false], "the last day never ends");
         rig.advance(Nanos::from_secs(500 * 86_400));
         assert!(!charge(1).await);
     });
 }
 
 pub(super) fn on_runtime<T>(test: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(test)
 }
 

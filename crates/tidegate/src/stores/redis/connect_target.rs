@@ -13,10 +13,7 @@ use super::sentinel::{Sentinels, watch_primary};
 #[derive(Clone)]
 pub(super) enum ConnectTarget {
     /// One address.
-    Fixed {
-        address: RedisAddress,
-        access: Access,
-    },
+    Fixed { address: RedisAddress, access: Access },
     /// The primary that sentinels know of.
     Sentinel(Arc<Sentinels>),
 }
@@ -51,9 +48,7 @@ impl ConnectTarget {
     pub(super) fn accepts(&self, address: &RedisAddress, is_primary: bool) -> bool {
         match self {
             ConnectTarget::Fixed { .. } => true,
-            ConnectTarget::Sentinel(sentinels) => {
-                is_primary && sentinels.last_known().as_ref() == Some(address)
-            }
+            ConnectTarget::Sentinel(sentinels) => is_primary && sentinels.last_known().as_ref() == Some(address),
         }
     }
 
@@ -77,9 +72,7 @@ impl ConnectTarget {
     pub(super) fn spawn_watch(&self) -> Option<JoinHandle<()>> {
         match self {
             ConnectTarget::Fixed { .. } => None,
-            ConnectTarget::Sentinel(sentinels) => {
-                Some(tokio::spawn(watch_primary(Arc::clone(sentinels))))
-            }
+            ConnectTarget::Sentinel(sentinels) => Some(tokio::spawn(watch_primary(Arc::clone(sentinels)))),
         }
     }
 }

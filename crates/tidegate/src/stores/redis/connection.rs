@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::subject::FingerprintKey;
 use tokio::sync::Notify;
 
@@ -130,9 +128,7 @@ impl ManagedConnection {
             replies = self.send_all(active, &pipeline) => replies?,
             () = ended => return Err(RedisStoreError::not_connected(self.last_error().as_deref())),
         };
-        let echo = replies
-            .pop()
-            .unwrap_or(Err(RedisStoreError::not_connected(None)));
+        let echo = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
         let none = Err(RedisStoreError::not_connected(None));
         let reply = replies.into_iter().reduce(Result::and).unwrap_or(none);
         self.before_ping(active, id, echo, reply)
@@ -175,9 +171,7 @@ impl ManagedConnection {
                 self.if_current(active, reply)?
             }
             SendMode::Asking => {
-                let replies = self
-                    .send_all(active, &with_mode(&call.command, mode))
-                    .await?;
+                let replies = self.send_all(active, &with_mode(&call.command, mode)).await?;
                 let none = Err(RedisStoreError::not_connected(None));
                 replies.into_iter().reduce(Result::and).unwrap_or(none)?
             }
@@ -192,12 +186,10 @@ impl ManagedConnection {
         pipeline: &Pipeline,
     ) -> Result<Vec<Result<Value, RedisStoreError>>, RedisStoreError> {
         let mut connection = active.connection.clone();
-        let replies: RedisResult<Vec<RedisResult<Value>>> =
-            pipeline.query_async(&mut connection).await;
+        let replies: RedisResult<Vec<RedisResult<Value>>> = pipeline.query_async(&mut connection).await;
         let replies = replies.map_err(|error| self.handle_error(active, &error))?;
         let replies = self.if_current(active, replies)?.into_iter();
-        let read =
-            |reply: RedisResult<Value>| reply.map_err(|error| self.handle_error(active, &error));
+        let read = |reply: RedisResult<Value>| reply.map_err(|error| self.handle_error(active, &error));
         Ok(replies.map(read).collect())
     }
 
@@ -219,24 +211,12 @@ impl ManagedConnection {
     }
 
     /// Returns `reply` if its server's run is still current.
-    pub(super) fn if_current<T>(
-        &self,
-        active: &Arc<ActiveConnection>,
-        reply: T,
-    ) -> Result<T, RedisStoreError> {
-        if self.fence.is_current(active.run) {
-            Ok(reply)
-        } else {
-            Err(RedisStoreError::no_primary())
-        }
+    pub(super) fn if_current<T>(&self, active: &Arc<ActiveConnection>, reply: T) -> Result<T, RedisStoreError> {
+        if self.fence.is_current(active.run) { Ok(reply) } else { Err(RedisStoreError::no_primary()) }
     }
 
     /// Converts an error. Gives the connection up if it is of no more use.
-    pub(super) fn handle_error(
-        &self,
-        active: &Arc<ActiveConnection>,
-        error: &RedisError,
-    ) -> RedisStoreError {
+    pub(super) fn handle_error(&self, active: &Arc<ActiveConnection>, error: &RedisError) -> RedisStoreError {
         let error = RedisStoreError::from_redis(error, active.secret.as_deref());
         if error.action() == Action::FindPrimary {
             self.fence.clear(active.run);
@@ -249,10 +229,7 @@ impl ManagedConnection {
 
     fn give_up(&self, active: &Arc<ActiveConnection>, error: RedisStoreError) {
         let current = self.active.load();
-        if current
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, active))
-        {
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, active)) {
             self.last_error.store(Some(Arc::new(error)));
             self.active.store(None);
             active.ended.notify_waiters();
@@ -268,8 +245,7 @@ impl ManagedConnection {
         let secret = secret.map(str::to_owned);
         // The timeout bounds every step, so that the task is never stuck.
         let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.handshake(&client)).await;
-        let handshake =
-            handshake.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
+        let handshake = handshake.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()));
         let (connection, read_only, info) = match handshake {
             Ok(handshake) => handshake,
             Err(error) => {
@@ -283,32 +259,18 @@ impl ManagedConnection {
         if !self.target.accepts(&address, is_primary) {
             return Err(RedisStoreError::no_primary());
         }
-        Ok(ActiveConnection {
-            connection,
-            read_only,
-            run: run_id(&info),
-            address,
-            secret,
-            ended: Notify::new(),
-        })
+        Ok(ActiveConnection { connection, read_only, run: run_id(&info), address, secret, ended: Notify::new() })
     }
 
     /// Connects, detects the server's features, and loads the scripts.
-    async fn handshake(
-        &self,
-        client: &Client,
-    ) -> RedisResult<(MultiplexedConnection, bool, String)> {
-        let mut connection = client
-            .get_multiplexed_async_connection_with_config(&self.config)
-            .await?;
+    async fn handshake(&self, client: &Client) -> RedisResult<(MultiplexedConnection, bool, String)> {
+        let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         // PING comes first, so that the error is the one that matters: a server that requires a password
         // rejects a script as too long before it reports that.
         handshake_command::<Value>(&mut connection, &redis::cmd("PING")).await?;
         let mut probe = redis::cmd("EVAL_RO");
         probe.arg("return 1").arg(0);
-        let read_only = handshake_command::<Value>(&mut connection, &probe)
-            .await
-            .is_ok();
+        let read_only = handshake_command::<Value>(&mut connection, &probe).await.is_ok();
         let info: String = handshake_command(&mut connection, &redis::cmd("INFO")).await?;
         for loaded in &*self.scripts {
             let mut load = redis::cmd("SCRIPT");
@@ -387,11 +349,7 @@ impl ManagedConnection {
         let mut connection = active.connection.clone();
         let echo = id.ping().query_async(&mut connection).await;
         let echo: Value = echo.map_err(|error| self.handle_error(active, &error))?;
-        if id.is_echoed_by(&echo) {
-            Ok(echo)
-        } else {
-            Err(self.reply_mismatch(active))
-        }
+        if id.is_echoed_by(&echo) { Ok(echo) } else { Err(self.reply_mismatch(active)) }
     }
 }
 
@@ -408,10 +366,7 @@ fn with_mode(command: &Cmd, mode: SendMode) -> Pipeline {
 
 /// Sends one command of the handshake, with a timeout of its own: a new connection can be lost as silently as an
 /// old one.
-async fn handshake_command<T: FromRedisValue>(
-    connection: &mut MultiplexedConnection,
-    command: &Cmd,
-) -> RedisResult<T> {
+async fn handshake_command<T: FromRedisValue>(connection: &mut MultiplexedConnection, command: &Cmd) -> RedisResult<T> {
     let reply = tokio::time::timeout(HANDSHAKE_COMMAND_TIMEOUT, command.query_async(connection));
     let lost = |_| Err(io::Error::from(ErrorKind::TimedOut).into());
     reply.await.unwrap_or_else(lost)
@@ -471,11 +426,7 @@ pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
             Err(error) => {
                 let waits_for_operator = error.action() == Action::NeedsOperator;
                 connection.last_error.store(Some(Arc::new(error)));
-                if waits_for_operator {
-                    OPERATOR_BACKOFF
-                } else {
-                    MAX_BACKOFF
-                }
+                if waits_for_operator { OPERATOR_BACKOFF } else { MAX_BACKOFF }
             }
         };
         tokio::select! {
@@ -498,8 +449,5 @@ fn run_id(info: &str) -> u64 {
     let lines = info.lines();
     let id_lines = lines.filter(|l| l.starts_with("run_id:") || l.starts_with("master_replid:"));
     let id_lines: Vec<&str> = id_lines.collect();
-    FingerprintKey::new([0; 16])
-        .fingerprint(id_lines.concat().as_bytes())
-        .seed()
-        .max(1)
+    FingerprintKey::new([0; 16]).fingerprint(id_lines.concat().as_bytes()).seed().max(1)
 }

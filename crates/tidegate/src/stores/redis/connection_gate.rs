@@ -17,11 +17,7 @@ pub(super) struct ConnectionGate {
 impl ConnectionGate {
     /// A gate that is open.
     pub(super) fn new() -> Self {
-        ConnectionGate {
-            open: AtomicBool::new(true),
-            locks: AtomicU32::new(0),
-            connected: Notify::new(),
-        }
+        ConnectionGate { open: AtomicBool::new(true), locks: AtomicU32::new(0), connected: Notify::new() }
     }
 
     /// Forbids scripts from now on. Plain commands are always allowed.

@@ -113,27 +113,13 @@ impl ConnectionPool {
             let (scripts, gate) = (Arc::clone(scripts), Arc::clone(gate));
             let (target, fence) = (target.clone(), Arc::clone(&fence));
             let (connection_config, ids) = (connection_config.clone(), ids.clone());
-            Arc::new(ManagedConnection::new(
-                target,
-                fence,
-                connection_config,
-                scripts,
-                gate,
-                ids,
-            ))
+            Arc::new(ManagedConnection::new(target, fence, connection_config, scripts, gate, ids))
         };
-        let connections: Vec<Arc<ManagedConnection>> = (0..config.connections.clamp(1, 4))
-            .map(connection)
-            .collect();
-        let task =
-            |connection: &Arc<ManagedConnection>| tokio::spawn(maintain(Arc::clone(connection)));
+        let connections: Vec<Arc<ManagedConnection>> = (0..config.connections.clamp(1, 4)).map(connection).collect();
+        let task = |connection: &Arc<ManagedConnection>| tokio::spawn(maintain(Arc::clone(connection)));
         Ok(ConnectionPool {
             durable: DurableConnections::new(|| connection(0), gate, config.reply_timeout),
-            tasks: connections
-                .iter()
-                .map(task)
-                .chain(target.spawn_watch())
-                .collect(),
+            tasks: connections.iter().map(task).chain(target.spawn_watch()).collect(),
             connections,
             fence,
             call_ids: ids.clone(),
@@ -154,9 +140,7 @@ impl ConnectionPool {
 
     /// Whether there is a connection.
     pub(super) fn is_connected(&self) -> bool {
-        self.connections
-            .iter()
-            .any(|connection| connection.active().is_some())
+        self.connections.iter().any(|connection| connection.active().is_some())
     }
 
     /// Sends a request. Returns the reply and the run of the server that it was sent to, or 0 if to none.
@@ -195,10 +179,7 @@ impl ConnectionPool {
     }
 
     /// Runs several scripts one after another, on one connection and in one pipeline.
-    pub(super) async fn call_each(
-        &self,
-        calls: &[ScriptCall<'_>],
-    ) -> Vec<Result<Value, RedisStoreError>> {
+    pub(super) async fn call_each(&self, calls: &[ScriptCall<'_>]) -> Vec<Result<Value, RedisStoreError>> {
         let (connection, active) = match self.script_connection() {
             Ok(found) => found,
             Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
@@ -209,9 +190,7 @@ impl ConnectionPool {
             let error = reply.as_ref().err();
             error.is_some_and(|error| error.action() == Action::SendText)
         };
-        let missed: Vec<usize> = (0..calls.len())
-            .filter(|i| lacks_script(&replies[*i]))
-            .collect();
+        let missed: Vec<usize> = (0..calls.len()).filter(|i| lacks_script(&replies[*i])).collect();
         if let Some(first) = missed.first() {
             // All are calls of one script, so its text is sent once and not with each call.
             let text = self.by_text(&calls[*first], active.read_only);
@@ -249,28 +228,20 @@ impl ConnectionPool {
         }
         pipeline.ignore_errors();
         match connection.send_all(active, &pipeline).await {
-            Ok(replies) => ids
-                .into_iter()
-                .zip(replies)
-                .map(|(id, reply)| connection.matching_reply(active, id, reply?))
-                .collect(),
+            Ok(replies) => {
+                ids.into_iter().zip(replies).map(|(id, reply)| connection.matching_reply(active, id, reply?)).collect()
+            }
             Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
         }
     }
 
     /// The last connection error, if there is no connection.
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
-        let last = self
-            .connections
-            .iter()
-            .find_map(|connection| connection.last_error());
-        last.filter(|_| !self.is_connected())
-            .map(|error| RedisStoreError::clone(&error))
+        let last = self.connections.iter().find_map(|connection| connection.last_error());
+        last.filter(|_| !self.is_connected()).map(|error| RedisStoreError::clone(&error))
     }
 
-    fn script_connection(
-        &self,
-    ) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
+    fn script_connection(&self) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
         if self.gate.is_open() {
             return self.next_connection();
         }
@@ -283,9 +254,7 @@ impl ConnectionPool {
     }
 
     /// The next established connection, round robin.
-    fn next_connection(
-        &self,
-    ) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
+    fn next_connection(&self) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         for i in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(i) % self.connections.len()];
@@ -293,29 +262,18 @@ impl ConnectionPool {
                 return Ok((connection, active));
             }
         }
-        let last = self
-            .connections
-            .first()
-            .and_then(|connection| connection.last_error());
+        let last = self.connections.first().and_then(|connection| connection.last_error());
         Err(RedisStoreError::not_connected(last.as_deref()))
     }
 
     pub(super) fn by_hash(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
-        let verb = if read_only && call.script == scripts::READ {
-            "EVALSHA_RO"
-        } else {
-            "EVALSHA"
-        };
+        let verb = if read_only && call.script == scripts::READ { "EVALSHA_RO" } else { "EVALSHA" };
         let loaded = self.loaded_script(call.script);
         self.build_call(verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
     pub(super) fn by_text(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
-        let verb = if read_only && call.script == scripts::READ {
-            "EVAL_RO"
-        } else {
-            "EVAL"
-        };
+        let verb = if read_only && call.script == scripts::READ { "EVAL_RO" } else { "EVAL" };
         let loaded = self.loaded_script(call.script);
         self.build_call(verb, loaded.map_or("", |loaded| &loaded.text), call)
     }
@@ -349,10 +307,7 @@ impl Drop for ConnectionPool {
 /// Prints the number of connections; never the address or a password.
 impl fmt::Debug for ConnectionPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let connected = self
-            .connections
-            .iter()
-            .filter(|connection| connection.active().is_some());
+        let connected = self.connections.iter().filter(|connection| connection.active().is_some());
         f.debug_struct("ConnectionPool")
             .field("connections", &self.connections.len())
             .field("connected", &connected.count())

@@ -42,10 +42,7 @@ pub(super) struct LimitedState<'c> {
     pub(super) limit: &'c Limit,
     pub(super) state: CounterState,
     /// Whether it must be written.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "scripts write; only tests compare it")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "scripts write; only tests compare it"))]
     pub(super) changed: bool,
 }
 
@@ -85,10 +82,8 @@ impl<'c> DecisionReplay<'c> {
         for (i, charge) in charges.iter().enumerate() {
             let key = plan.key_of[i];
             let rate = charge.rate;
-            let known = replay
-                .counters
-                .iter()
-                .position(|counter| counter.key == key && counter.current.header.rate() == rate);
+            let known =
+                replay.counters.iter().position(|counter| counter.key == key && counter.current.header.rate() == rate);
             let counter = known.unwrap_or_else(|| {
                 let stored = decoded.get(key).into_iter().flatten();
                 let stored = stored.clone().find(|counter| counter.header.rate() == rate);
@@ -121,18 +116,8 @@ impl<'c> DecisionReplay<'c> {
             (state, changed) = (moved, true);
         }
         self.clock_stepped |= changed;
-        let current = LimitedState {
-            header,
-            limit,
-            state,
-            changed,
-        };
-        self.counters.push(ReplayedCounter {
-            key,
-            stored,
-            initial: current.clone(),
-            current,
-        });
+        let current = LimitedState { header, limit, state, changed };
+        self.counters.push(ReplayedCounter { key, stored, initial: current.clone(), current });
         self.counters.len() - 1
     }
 
@@ -199,10 +184,7 @@ impl<'c> DecisionReplay<'c> {
         let readings = verdicts
             .iter()
             .enumerate()
-            .map(|(i, verdict)| LimitReading {
-                verdict: *verdict,
-                figures: self.figures(i),
-            });
+            .map(|(i, verdict)| LimitReading { verdict: *verdict, figures: self.figures(i) });
         Outcome {
             admitted,
             readings: readings.collect(),
@@ -221,12 +203,7 @@ impl<'c> DecisionReplay<'c> {
         if units > 0 {
             self.set_state(0, state);
         }
-        LeaseReply {
-            units,
-            figures: self.figures(0),
-            snapshot: Some(self.snapshot(0)),
-            at: self.now,
-        }
+        LeaseReply { units, figures: self.figures(0), snapshot: Some(self.snapshot(0)), at: self.now }
     }
 
     /// The usage of a counter, unless it is as good as fresh.

@@ -102,11 +102,7 @@ impl RedisStoreError {
 
     /// What this error of a connection attempt shows about an older connection that has gone silent.
     pub(super) fn evidence(&self) -> Evidence {
-        if self.is_silence() && !self.is_connection_refused() {
-            Evidence::Silence
-        } else {
-            Evidence::Reply
-        }
+        if self.is_silence() && !self.is_connection_refused() { Evidence::Silence } else { Evidence::Reply }
     }
 
     /// The missing permission, if that is the problem.
@@ -128,25 +124,14 @@ impl RedisStoreError {
     }
 
     fn new(action: Action, code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
-        RedisStoreError {
-            action,
-            code: code.to_owned(),
-            detail: detail.to_owned(),
-            cure,
-            redirect: None,
-        }
+        RedisStoreError { action, code: code.to_owned(), detail: detail.to_owned(), cure, redirect: None }
     }
 
     /// There is no connection, and calls do not wait for one.
     pub(super) fn not_connected(last: Option<&RedisStoreError>) -> RedisStoreError {
         match last {
             Some(error) => error.clone(),
-            None => RedisStoreError::new(
-                Action::Reconnect,
-                "not connected",
-                "",
-                "this node reconnects automatically",
-            ),
+            None => RedisStoreError::new(Action::Reconnect, "not connected", "", "this node reconnects automatically"),
         }
     }
 
@@ -268,13 +253,9 @@ impl RedisStoreError {
     /// Converts the error of a call. `secret` is removed from the server's text.
     pub(super) fn from_redis(error: &RedisError, secret: Option<&str>) -> RedisStoreError {
         if let Some(code) = error.code() {
-            let store_error =
-                RedisStoreError::from_reply(code, error.detail().unwrap_or_default(), secret);
+            let store_error = RedisStoreError::from_reply(code, error.detail().unwrap_or_default(), secret);
             let redirect = Redirect::of(error);
-            return RedisStoreError {
-                redirect,
-                ..store_error
-            };
+            return RedisStoreError { redirect, ..store_error };
         }
         let tls_text = error.to_string();
         let row = TLS_TABLE.iter().find(|row| tls_text.contains(row.0));
@@ -287,20 +268,12 @@ impl RedisStoreError {
             None => {}
         }
         let (action, code, cure) = if error.is_timeout() {
-            (
-                Action::FallBack,
-                TIMEOUT,
-                "see whether the server is overloaded or paused; CLIENT UNPAUSE ends a pause",
-            )
+            (Action::FallBack, TIMEOUT, "see whether the server is overloaded or paused; CLIENT UNPAUSE ends a pause")
         } else if error.kind() == ErrorKind::AuthenticationFailed {
             let cure = "correct the user or password of the store";
             (Action::NeedsOperator, "authentication failed", cure)
         } else if error.kind() == ErrorKind::InvalidClientConfig {
-            (
-                Action::NeedsOperator,
-                "bad address",
-                "write redis://HOST:PORT or unix:PATH",
-            )
+            (Action::NeedsOperator, "bad address", "write redis://HOST:PORT or unix:PATH")
         } else {
             let cure = "see whether the server runs and can be reached";
             (Action::Reconnect, error.category(), cure)
@@ -337,20 +310,14 @@ impl RedisStoreError {
 
     /// Whether the topology of the cluster may have changed.
     pub(super) fn suggests_topology_change(&self) -> bool {
-        let elsewhere = matches!(
-            self.action,
-            Action::Redirect | Action::FindPrimary | Action::Reconnect
-        );
+        let elsewhere = matches!(self.action, Action::Redirect | Action::FindPrimary | Action::Reconnect);
         elsewhere || self.is_silence() || self.code == "CLUSTERDOWN"
     }
 
     /// Adjusts the cure of a redirect from a store that is configured as a cluster: hash slots are moving.
     pub(super) fn while_resharding(self) -> RedisStoreError {
         match self.action {
-            Action::Redirect => RedisStoreError {
-                cure: "hash slots are moving; this ends by itself",
-                ..self
-            },
+            Action::Redirect => RedisStoreError { cure: "hash slots are moving; this ends by itself", ..self },
             _ => self,
         }
     }
@@ -358,10 +325,7 @@ impl RedisStoreError {
     /// Adds the keys of the call, if one of their records cannot be read. A key names a rule and no identity.
     pub(super) fn with_keys(mut self, keys: &[Vec<u8>]) -> RedisStoreError {
         if self.kind() == FailureKind::Record {
-            let keys = keys
-                .iter()
-                .take(MAX_KEYS)
-                .map(|key| key.escape_ascii().to_string());
+            let keys = keys.iter().take(MAX_KEYS).map(|key| key.escape_ascii().to_string());
             self.detail += &format!(" (key {})", keys.collect::<Vec<_>>().join(" or "));
         }
         self
@@ -435,21 +399,9 @@ mod tests {
     #[test]
     fn a_missing_permission_differs_from_other_rejections() {
         for (code, detail, want) in [
-            (
-                "NOPERM",
-                "this user has no permissions to run the 'hset' command",
-                Some(MissingPermission::Command),
-            ),
-            (
-                "NOPERM",
-                "User x has no permissions to run the 'hset' command",
-                Some(MissingPermission::Command),
-            ),
-            (
-                "NOPERM",
-                "No permissions to access a key",
-                Some(MissingPermission::Key),
-            ),
+            ("NOPERM", "this user has no permissions to run the 'hset' command", Some(MissingPermission::Command)),
+            ("NOPERM", "User x has no permissions to run the 'hset' command", Some(MissingPermission::Command)),
+            ("NOPERM", "No permissions to access a key", Some(MissingPermission::Key)),
             (
                 "NOPERM",
                 "this user has no permissions to access one of the keys used as arguments",
@@ -465,11 +417,7 @@ mod tests {
                 "The user executing the script can't access at least one of the keys mentioned",
                 Some(MissingPermission::Key),
             ),
-            (
-                "READONLY",
-                "You can't write against a read only replica.",
-                None,
-            ),
+            ("READONLY", "You can't write against a read only replica.", None),
             ("ERR", "syntax error near a key", None),
         ] {
             let error = RedisStoreError::from_reply(code, detail, None);
@@ -482,14 +430,8 @@ mod tests {
     #[test]
     fn only_the_hash_of_a_script_is_removed() {
         for (detail, want) in [
-            (
-                "You can't write. script: bc80826b, on @user_script:14.",
-                "You can't write.",
-            ),
-            (
-                "can't run this command or subcommand script: f_1",
-                "can't run this command or subcommand",
-            ),
+            ("You can't write. script: bc80826b, on @user_script:14.", "You can't write."),
+            ("can't run this command or subcommand script: f_1", "can't run this command or subcommand"),
             (
                 "ACL failure in script: No permissions to access a key script: d9",
                 "ACL failure in script: No permissions to access a key",

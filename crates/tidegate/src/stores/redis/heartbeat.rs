@@ -8,8 +8,7 @@
 
 use redis::Value;
 use tidegate_core::store::{
-    Epoch, FailureCause, HashSlot, Heartbeat, HeartbeatReply, NodeId, Probe, ShardId, Shards,
-    StoreError, StoreStatus,
+    Epoch, FailureCause, HashSlot, Heartbeat, HeartbeatReply, NodeId, Probe, ShardId, Shards, StoreError, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -56,29 +55,23 @@ impl Probe for RedisStore {
         let known = self.server_state.acknowledged.lock().clone();
         let arguments = HeartbeatArguments {
             node: hex(heartbeat.node.0),
-            restored: heartbeat
-                .restored
-                .map_or_else(String::new, |epoch| hex(epoch.0)),
+            restored: heartbeat.restored.map_or_else(String::new, |epoch| hex(epoch.0)),
             known_millis: known.millis().to_string(),
             known_run: known.run,
             known_since: self.server_state.raised_since().millis_up().to_string(),
         };
         let began = std::time::Instant::now();
         let (reply, run) = match &self.transport {
-            Transport::SingleServer(pool) => {
-                arguments.send(pool, &KnownRegister::standalone()).await
-            }
+            Transport::SingleServer(pool) => arguments.send(pool, &KnownRegister::standalone()).await,
             Transport::ClusterShard(shard) => self.register_at_primary(shard, &arguments).await,
         };
         let waited = Nanos::from(began.elapsed());
-        let value =
-            reply.map_err(|error| error.into_store_error(scripts::HEARTBEAT.name, waited))?;
-        let script_reply = HeartbeatScriptReply::read(&value)
-            .ok_or_else(|| rejected(scripts::HEARTBEAT, ScriptReplyError::Shape))?;
+        let value = reply.map_err(|error| error.into_store_error(scripts::HEARTBEAT.name, waited))?;
+        let script_reply =
+            HeartbeatScriptReply::read(&value).ok_or_else(|| rejected(scripts::HEARTBEAT, ScriptReplyError::Shape))?;
         self.server_state.note_data_epoch(script_reply.data_epoch);
         self.server_state.raise_since(script_reply.since);
-        self.server_state
-            .note_heartbeat(run, &script_reply.run, script_reply.at);
+        self.server_state.note_heartbeat(run, &script_reply.run, script_reply.at);
         let epoch = epoch_of(run, script_reply.data_epoch);
         let reply = HeartbeatReply {
             epoch,
@@ -86,24 +79,12 @@ impl Probe for RedisStore {
             at: script_reply.at,
             last_saved_heartbeat: script_reply.found,
         };
-        let complete_until = self
-            .server_state
-            .restore_point
-            .lock()
-            .record(heartbeat.restored, &reply);
-        Ok(StoreStatus {
-            epoch,
-            at: script_reply.at,
-            complete_until,
-            heartbeats: script_reply.heartbeats,
-        })
+        let complete_until = self.server_state.restore_point.lock().record(heartbeat.restored, &reply);
+        Ok(StoreStatus { epoch, at: script_reply.at, complete_until, heartbeats: script_reply.heartbeats })
     }
 
     fn epoch(&self) -> Option<Epoch> {
-        Some(epoch_of(
-            self.transport.run()?,
-            self.server_state.data_epoch()?,
-        ))
+        Some(epoch_of(self.transport.run()?, self.server_state.data_epoch()?))
     }
 
     fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
@@ -202,11 +183,7 @@ struct HeartbeatArguments {
 
 impl HeartbeatArguments {
     /// Writes the heartbeat to a register. Returns the reply and the run of the server.
-    async fn send(
-        &self,
-        pool: &ConnectionPool,
-        register: &KnownRegister,
-    ) -> (Result<Value, RedisStoreError>, u64) {
+    async fn send(&self, pool: &ConnectionPool, register: &KnownRegister) -> (Result<Value, RedisStoreError>, u64) {
         let epoch = hex(register.new_data_epoch);
         let call = ScriptCall {
             script: scripts::HEARTBEAT,
@@ -224,8 +201,7 @@ impl HeartbeatArguments {
                 self.known_since.as_bytes(),
             ],
         };
-        pool.send(RedisRequest::Script(&call), SendMode::Plain)
-            .await
+        pool.send(RedisRequest::Script(&call), SendMode::Plain).await
     }
 }
 
@@ -256,9 +232,7 @@ fn hex(number: u64) -> String {
 
 /// Parses one entry of the register, as `scripts/beat.lua` writes it: the node, and the time of its last heartbeat.
 pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Nanos)> {
-    let node = u64::from_str_radix(node, 16)
-        .ok()
-        .filter(|_| node.len() == 16)?;
+    let node = u64::from_str_radix(node, 16).ok().filter(|_| node.len() == 16)?;
     let (millis, _restored) = heartbeat.split_once(' ')?;
     Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
 }
@@ -285,12 +259,8 @@ impl HeartbeatScriptReply {
         };
         let decimal = |value| text(value)?.parse::<u64>().ok();
         let at = Nanos::from_secs(decimal(secs)?);
-        let heartbeat = |pair: &[Value]| {
-            Some(Heartbeat {
-                node: NodeId(number(&pair[0])?),
-                restored: number(&pair[1]).map(Epoch),
-            })
-        };
+        let heartbeat =
+            |pair: &[Value]| Some(Heartbeat { node: NodeId(number(&pair[0])?), restored: number(&pair[1]).map(Epoch) });
         Some(HeartbeatScriptReply {
             at: at.plus(Nanos::new(decimal(micros)?.saturating_mul(1_000))),
             data_epoch: number(epoch)?,

@@ -66,12 +66,7 @@ pub(super) enum Evidence {
 impl Liveness {
     /// A connection that has just been opened.
     pub(super) fn new(now: Instant) -> Self {
-        Liveness {
-            state: PingState::Idle {
-                ping_at: now + PING_EVERY,
-            },
-            timeout: PING_TIMEOUT,
-        }
+        Liveness { state: PingState::Idle { ping_at: now + PING_EVERY }, timeout: PING_TIMEOUT }
     }
 
     /// When `timer` is to be called next.
@@ -117,16 +112,12 @@ impl Liveness {
     pub(super) fn replied(&mut self, now: Instant) -> LivenessEffect {
         let (sent, effect) = match self.state {
             PingState::Idle { .. } => return LivenessEffect::None,
-            PingState::Waiting { sent, .. } | PingState::Pausing { sent, .. } => {
-                (sent, LivenessEffect::None)
-            }
+            PingState::Waiting { sent, .. } | PingState::Pausing { sent, .. } => (sent, LivenessEffect::None),
             PingState::Replacing { sent } => (sent, LivenessEffect::StopConnecting),
         };
         let took = now.saturating_duration_since(sent);
         self.timeout = (took * 2).clamp(PING_TIMEOUT, MAX_PING_TIMEOUT);
-        self.state = PingState::Idle {
-            ping_at: now + PING_EVERY,
-        };
+        self.state = PingState::Idle { ping_at: now + PING_EVERY };
         effect
     }
 
@@ -134,9 +125,7 @@ impl Liveness {
     pub(super) fn ping_expired(&self) -> LivenessEffect {
         match self.state {
             PingState::Idle { .. } => LivenessEffect::None,
-            PingState::Waiting { .. } | PingState::Replacing { .. } | PingState::Pausing { .. } => {
-                LivenessEffect::Ping
-            }
+            PingState::Waiting { .. } | PingState::Replacing { .. } | PingState::Pausing { .. } => LivenessEffect::Ping,
         }
     }
 
@@ -226,10 +215,7 @@ mod tests {
         assert_eq!(after, LivenessEffect::None);
         assert_eq!(driver.fire(), (2_050, LivenessEffect::Connect));
         let reply = driver.at(3_000);
-        assert_eq!(
-            driver.liveness.replied(reply),
-            LivenessEffect::StopConnecting
-        );
+        assert_eq!(driver.liveness.replied(reply), LivenessEffect::StopConnecting);
         assert_eq!(driver.fire(), (3_300, LivenessEffect::Ping));
     }
 

@@ -97,10 +97,7 @@ impl RedisStore {
     }
 
     fn new(transport: Transport, server_state: Arc<ServerState>) -> Self {
-        RedisStore {
-            transport,
-            server_state,
-        }
+        RedisStore { transport, server_state }
     }
 
     /// The last connection error, if there is no connection.
@@ -162,22 +159,15 @@ impl RedisStore {
             more = before.iter().chain(&plan.keys).cloned().collect();
             &more
         };
-        let call = ScriptCall {
-            script,
-            keys,
-            arguments: plan.arguments(after),
-        };
+        let call = ScriptCall { script, keys, arguments: plan.arguments(after) };
         let began = Instant::now();
         let (reply, durability) = match need {
             None => (self.transport.call(&call).await, Ok(())),
             Some(need) => {
                 let sent = self.transport.call_durably(&[call], need).await;
                 let waited = Nanos::from(began.elapsed());
-                let (mut replies, durability) =
-                    sent.map_err(|reason| durable::unacknowledged_error(reason, waited))?;
-                let reply = replies
-                    .pop()
-                    .unwrap_or(Err(RedisStoreError::not_connected(None)));
+                let (mut replies, durability) = sent.map_err(|reason| durable::unacknowledged_error(reason, waited))?;
+                let reply = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
                 (reply, durability)
             }
         };
@@ -200,8 +190,7 @@ impl RedisStore {
         began: Instant,
     ) -> Result<ScriptReply, StoreError> {
         let waited = Nanos::from(began.elapsed());
-        let value =
-            reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))?;
+        let value = reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))?;
         let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
         self.server_state.note_seen(reply.at);
         Ok(reply)
@@ -210,24 +199,17 @@ impl RedisStore {
 
 /// The scripts as they are shipped.
 fn shipped_scripts() -> Arc<[LoadedScript]> {
-    scripts::ALL
-        .map(|script| LoadedScript::new(script, script.text))
-        .into()
+    scripts::ALL.map(|script| LoadedScript::new(script, script.text)).into()
 }
 
 /// The error for an invalid plan or an invalid reply of `script`.
 fn rejected(script: Script, source: impl std::error::Error + Send + Sync + 'static) -> StoreError {
-    StoreError::Rejected {
-        command: script.name,
-        source: Box::new(source),
-    }
+    StoreError::Rejected { command: script.name, source: Box::new(source) }
 }
 
 /// Never prints an address or a password.
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore")
-            .field("transport", &self.transport)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisStore").field("transport", &self.transport).finish_non_exhaustive()
     }
 }

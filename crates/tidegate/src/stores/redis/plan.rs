@@ -52,11 +52,7 @@ pub(super) struct ScriptPlan {
 
 impl ScriptPlan {
     /// Plans `charges`. `now` is the approximate time of the store.
-    pub(super) fn new(
-        charges: &[Charge<'_>],
-        spending: Spending,
-        now: Nanos,
-    ) -> Result<ScriptPlan, PlanError> {
+    pub(super) fn new(charges: &[Charge<'_>], spending: Spending, now: Nanos) -> Result<ScriptPlan, PlanError> {
         let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
         let mut plan = ScriptPlan {
             keys: SmallVec::new(),
@@ -70,19 +66,15 @@ impl ScriptPlan {
             if !charge.limit.is_exact_in_scripts() {
                 return Err(PlanError::Inexact);
             }
-            let known = owners
-                .iter()
-                .position(|(subject, rule)| *subject == charge.subject && *rule == charge.rule);
+            let known = owners.iter().position(|(subject, rule)| *subject == charge.subject && *rule == charge.rule);
             let key = known.unwrap_or_else(|| {
                 owners.push((charge.subject, charge.rule));
-                plan.keys
-                    .push(key(charge.subject, ":", charge.rule.as_str()));
+                plan.keys.push(key(charge.subject, ":", charge.rule.as_str()));
                 owners.len() - 1
             });
             let number = u8::try_from(key + 1).map_err(|_| PlanError::TooMany)?;
             plan.key_of.push(key);
-            plan.headers
-                .push(RecordHeader::of(charge.rate, &charge.limit));
+            plan.headers.push(RecordHeader::of(charge.rate, &charge.limit));
             plan.push_charge(number, charge, now);
         }
         for key in 0..plan.keys.len() {
@@ -120,11 +112,7 @@ impl ScriptPlan {
             };
             counted && charge.role == Role::Enforce && charge.cost.get() <= charge.limit.capacity()
         };
-        let positions = self
-            .key_of
-            .iter()
-            .zip(charges)
-            .map(|(key, c)| (*key, c.rate));
+        let positions = self.key_of.iter().zip(charges).map(|(key, c)| (*key, c.rate));
         charges.iter().all(plain) && positions.is_sorted_by(|a, b| a < b)
     }
 
@@ -139,25 +127,12 @@ impl ScriptPlan {
         self.bytes.extend([key, role, shape]);
         let unit = (limit.tick().nanos() / 1_000) as f64;
         let of_kind = match limit.parameters() {
-            Parameters::Bucket {
-                per_token,
-                per_tick,
-                tokens,
-                max_delay,
-            } => {
+            Parameters::Bucket { per_token, per_tick, tokens, max_delay } => {
                 let max = (limit.capacity() * per_token) as f64;
                 let need = cost.min(tokens) * per_token;
-                [
-                    need as f64,
-                    max - need as f64,
-                    per_tick as f64,
-                    unit,
-                    max_delay.map_or(-1.0, |ticks| ticks as f64),
-                ]
+                [need as f64, max - need as f64, per_tick as f64, unit, max_delay.map_or(-1.0, |ticks| ticks as f64)]
             }
-            Parameters::Calendar { edges, .. } => {
-                edges_around(&edges, limit, now).map(|edge| edge as f64)
-            }
+            Parameters::Calendar { edges, .. } => edges_around(&edges, limit, now).map(|edge| edge as f64),
             Parameters::Fixed { width, phase, .. } => [width as f64, phase as f64, 0.0, unit, 0.0],
             Parameters::Sliding { width, .. } => [width as f64, 0.0, 0.0, unit, 0.0],
             Parameters::Strict { .. } | Parameters::Log { .. } => [0.0; 5],

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund,
-    Refunded, Reserve, Restore, Settle, Settled, Source, Store, StoreResult, UnacknowledgedError,
+    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
+    Settle, Settled, Source, Store, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -26,11 +26,8 @@ pub(super) const PERMITS: &str = "s:";
 impl Store for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| {
-            decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)
-        };
-        self.run(script, &set.charges, Spending::Charge, &[], &[], read)
-            .await
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
+        self.run(script, &set.charges, Spending::Charge, &[], &[], read).await
     }
 
     /// Sends all sets on one connection, in one pipeline.
@@ -49,11 +46,7 @@ impl Store for RedisStore {
         let script = scripts::CHARGE;
         let mut calls = Vec::with_capacity(plans.len());
         for plan in &plans {
-            calls.push(ScriptCall {
-                script,
-                keys: &plan.keys,
-                arguments: plan.arguments(&[]),
-            });
+            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[]) });
         }
         let began = Instant::now();
         let (replies, durability) = match DurabilityRequirement::of_each(script, sets) {
@@ -68,11 +61,8 @@ impl Store for RedisStore {
             outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
                 Ok(reply) => {
-                    let confirmed = if set.requires_durability() {
-                        durable::confirm(&reply, &durability, began)
-                    } else {
-                        Ok(())
-                    };
+                    let confirmed =
+                        if set.requires_durability() { durable::confirm(&reply, &durability, began) } else { Ok(()) };
                     let intent = ReplayIntent::Charge;
                     confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
                 }
@@ -114,8 +104,7 @@ impl Store for RedisStore {
             Ok(-1) => Ok(Refunded::Lapsed),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
-        self.run(script, &charges, Spending::Charge, &id, &after, read)
-            .await
+        self.run(script, &charges, Spending::Charge, &id, &after, read).await
     }
 
     async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
@@ -130,17 +119,13 @@ impl Store for RedisStore {
                 Err(rejected(script, ScriptReplyError::Disagreement))
             }
         };
-        self.run(script, charges, Spending::Charge, &[], &[], read)
-            .await
+        self.run(script, charges, Spending::Charge, &[], &[], read).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| {
-            decide_from_reply(script, set, plan, &reply, ReplayIntent::Force)
-        };
-        self.run(script, &set.charges, Spending::Force, &[], &[], read)
-            .await
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Force);
+        self.run(script, &set.charges, Spending::Force, &[], &[], read).await
     }
 
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
@@ -168,11 +153,7 @@ impl Store for RedisStore {
         let states: Vec<Vec<u8>> = restores.iter().map(encode_state).collect();
         let mut calls = Vec::with_capacity(plans.len());
         for (plan, state) in plans.iter().zip(&states) {
-            calls.push(ScriptCall {
-                script,
-                keys: &plan.keys,
-                arguments: plan.arguments(&[state]),
-            });
+            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[state]) });
         }
         let began = Instant::now();
         let replies = self.transport.call_each(&calls).await;
@@ -247,15 +228,7 @@ impl RedisStore {
         let charges = std::slice::from_ref(&restore.charge);
         let (script, spending) = (scripts::RESTORE, Spending::Charge);
         let read = |_: &ScriptPlan, reply: ScriptReply| check_merged(&reply);
-        self.run(
-            script,
-            charges,
-            spending,
-            &[],
-            &[&encode_state(restore)],
-            read,
-        )
-        .await
+        self.run(script, charges, spending, &[], &[&encode_state(restore)], read).await
     }
 
     /// Charges the sets that need no durability. The others fail with `reason`.
@@ -281,11 +254,7 @@ impl RedisStore {
         let script = scripts::READ;
         let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
         let plan = plan.map_err(|error| rejected(script, error))?;
-        let call = ScriptCall {
-            script,
-            keys: &plan.keys,
-            arguments: Vec::new(),
-        };
+        let call = ScriptCall { script, keys: &plan.keys, arguments: Vec::new() };
         let began = Instant::now();
         let reply = self.transport.call(&call).await;
         let reply = self.decode_reply(script, &plan.keys, reply, began)?;
@@ -293,17 +262,8 @@ impl RedisStore {
     }
 
     /// Runs a script whose reply does not begin with the time.
-    async fn run_untimed(
-        &self,
-        script: Script,
-        keys: &[Vec<u8>],
-        arguments: Vec<&[u8]>,
-    ) -> StoreResult<Value> {
-        let call = ScriptCall {
-            script,
-            keys,
-            arguments,
-        };
+    async fn run_untimed(&self, script: Script, keys: &[Vec<u8>], arguments: Vec<&[u8]>) -> StoreResult<Value> {
+        let call = ScriptCall { script, keys, arguments };
         let began = Instant::now();
         let reply = self.transport.call(&call).await;
         let waited = Nanos::from(began.elapsed());
@@ -311,11 +271,7 @@ impl RedisStore {
     }
 
     /// Runs the permit script: `verb` is `take`, `renew` or `release`.
-    async fn call_permit_script(
-        &self,
-        permit: &PermitRequest<'_>,
-        verb: &str,
-    ) -> StoreResult<PermitReply> {
+    async fn call_permit_script(&self, permit: &PermitRequest<'_>, verb: &str) -> StoreResult<PermitReply> {
         let script = scripts::PERMIT;
         let keys = [key(permit.subject, PERMITS, permit.rule.as_str())];
         let (holder, max) = (permit.holder.to_be_bytes(), permit.max_permits.to_string());

@@ -27,9 +27,7 @@ impl PrimaryFence {
 
     /// Ends `run` as the current one: it is known not to be a primary's any more.
     pub(super) fn clear(&self, run: u64) {
-        let ended = self
-            .run
-            .compare_exchange(run, 0, Ordering::AcqRel, Ordering::Acquire);
+        let ended = self.run.compare_exchange(run, 0, Ordering::AcqRel, Ordering::Acquire);
         if ended.is_ok() {
             self.changed.notify_waiters();
         }

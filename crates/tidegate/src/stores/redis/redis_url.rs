@@ -21,10 +21,7 @@ use super::error::RedisStoreError;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum RedisUrl {
     /// One server.
-    SingleServer {
-        address: RedisAddress,
-        access: Access,
-    },
+    SingleServer { address: RedisAddress, access: Access },
     /// The primary that these sentinels know by its name.
     Sentinels {
         addresses: Vec<RedisAddress>,
@@ -35,10 +32,7 @@ pub(super) enum RedisUrl {
         servers: Access,
     },
     /// A cluster, by the servers to query first.
-    Cluster {
-        addresses: Vec<RedisAddress>,
-        access: Access,
-    },
+    Cluster { addresses: Vec<RedisAddress>, access: Access },
 }
 
 const SERVER_PORT: u16 = 6379;
@@ -87,13 +81,8 @@ fn parse_single_server(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
     let [address] = parts.hosts.as_slice() else {
         return Err(bad_url(ONE_HOST));
     };
-    parts
-        .options
-        .reject_unknown(&["ca", "cert", "key", "password_file"])?;
-    let access = Access {
-        database: database(parts.path.strip_prefix('/').unwrap_or_default())?,
-        ..parts.access()?
-    };
+    parts.options.reject_unknown(&["ca", "cert", "key", "password_file"])?;
+    let access = Access { database: database(parts.path.strip_prefix('/').unwrap_or_default())?, ..parts.access()? };
     let address = address.clone();
     Ok(RedisUrl::SingleServer { address, access })
 }
@@ -101,9 +90,7 @@ fn parse_single_server(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
 fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
     let own = ["sentinel_user", "sentinel_pass"];
     let known = ["ca", "cert", "key", "password_file"];
-    parts
-        .options
-        .reject_unknown(&[&known[..], &own[..]].concat())?;
+    parts.options.reject_unknown(&[&known[..], &own[..]].concat())?;
     let path = parts.path.strip_prefix('/').unwrap_or_default();
     let (name, number) = path.split_once('/').unwrap_or((path, ""));
     // A sentinel takes no other names.
@@ -111,10 +98,7 @@ fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
     if name.is_empty() || !name.chars().all(plain) {
         return Err(bad_url(NAME));
     }
-    let servers = Access {
-        database: database(number)?,
-        ..parts.access()?
-    };
+    let servers = Access { database: database(number)?, ..parts.access()? };
     let password = parts.options.get("sentinel_pass").map(str::to_owned);
     let sentinels = Access {
         user: parts.options.get("sentinel_user").map(str::to_owned),
@@ -122,23 +106,13 @@ fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
         database: 0,
         tls: servers.tls.clone(),
     };
-    Ok(RedisUrl::Sentinels {
-        addresses: parts.hosts.clone(),
-        name: name.to_owned(),
-        sentinels,
-        servers,
-    })
+    Ok(RedisUrl::Sentinels { addresses: parts.hosts.clone(), name: name.to_owned(), sentinels, servers })
 }
 
 fn parse_cluster(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
-    parts
-        .options
-        .reject_unknown(&["ca", "cert", "key", "password_file"])?;
+    parts.options.reject_unknown(&["ca", "cert", "key", "password_file"])?;
     match parts.path.as_str() {
-        "" | "/" => Ok(RedisUrl::Cluster {
-            addresses: parts.hosts.clone(),
-            access: parts.access()?,
-        }),
+        "" | "/" => Ok(RedisUrl::Cluster { addresses: parts.hosts.clone(), access: parts.access()? }),
         _ => Err(bad_url(NO_DATABASE)),
     }
 }
@@ -154,10 +128,7 @@ fn parse_unix_socket(path: &str) -> Result<RedisUrl, RedisStoreError> {
     let ConnectionAddr::Unix(path) = info.addr().clone() else {
         return Err(bad_url(SOCKET));
     };
-    let access = Access {
-        database: database(options.get("db").unwrap_or_default())?,
-        ..login(&info, &options)?
-    };
+    let access = Access { database: database(options.get("db").unwrap_or_default())?, ..login(&info, &options)? };
     let address = RedisAddress::Unix(path);
     Ok(RedisUrl::SingleServer { address, access })
 }
@@ -165,10 +136,7 @@ fn parse_unix_socket(path: &str) -> Result<RedisUrl, RedisStoreError> {
 fn database(text: &str) -> Result<i64, RedisStoreError> {
     match text {
         "" => Ok(0),
-        text => text
-            .parse::<u32>()
-            .map(i64::from)
-            .map_err(|_| bad_url(DATABASE)),
+        text => text.parse::<u32>().map(i64::from).map_err(|_| bad_url(DATABASE)),
     }
 }
 
@@ -193,21 +161,12 @@ impl UrlParts {
         let whole = redis::parse_redis_url(&format!("redis://{user}{first}{tail}"));
         let whole = whole.filter(|url| url.fragment().is_none());
         let mut whole = whole.ok_or_else(|| bad_url(HOSTS))?;
-        let (path, options) = (
-            whole.path().to_owned(),
-            UrlOptions(pairs(whole.query_pairs())),
-        );
+        let (path, options) = (whole.path().to_owned(), UrlOptions(pairs(whole.query_pairs())));
         whole.set_path("");
         whole.set_query(None);
         let login = whole.into_connection_info().map_err(|_| bad_url(HOSTS))?;
         let hosts = hosts.split(',').map(|host| parse_host(host, port));
-        Ok(UrlParts {
-            login,
-            hosts: hosts.collect::<Result<_, _>>()?,
-            path,
-            options,
-            encrypted,
-        })
+        Ok(UrlParts { login, hosts: hosts.collect::<Result<_, _>>()?, path, options, encrypted })
     }
 
     fn access(&self) -> Result<Access, RedisStoreError> {
@@ -222,10 +181,7 @@ impl UrlParts {
             return Err(bad_url("write rediss instead of redis for TLS"));
         }
         let certificates = Certificates { authorities, own };
-        Ok(Access {
-            tls: self.encrypted.then_some(certificates),
-            ..login(&self.login, &self.options)?
-        })
+        Ok(Access { tls: self.encrypted.then_some(certificates), ..login(&self.login, &self.options)? })
     }
 }
 
@@ -234,10 +190,7 @@ fn parse_host(host: &str, port: u16) -> Result<RedisAddress, RedisStoreError> {
     let port = url.port().unwrap_or(port);
     let info = url.into_connection_info().map_err(|_| bad_url(HOSTS))?;
     match info.addr() {
-        ConnectionAddr::Tcp(host, _) if port > 0 => Ok(RedisAddress::Tcp {
-            host: host.clone(),
-            port,
-        }),
+        ConnectionAddr::Tcp(host, _) if port > 0 => Ok(RedisAddress::Tcp { host: host.clone(), port }),
         _ => Err(bad_url(HOSTS)),
     }
 }
@@ -252,11 +205,7 @@ fn login(info: &ConnectionInfo, options: &UrlOptions) -> Result<Access, RedisSto
         (None, Some(path)) => RedisPassword::File(PathBuf::from(path)),
         (None, None) => RedisPassword::None,
     };
-    Ok(Access {
-        user: settings.username().map(str::to_owned),
-        password,
-        ..Access::default()
-    })
+    Ok(Access { user: settings.username().map(str::to_owned), password, ..Access::default() })
 }
 
 /// The query string, decoded.
@@ -267,11 +216,7 @@ impl UrlOptions {
     fn reject_unknown(&self, known: &[&str]) -> Result<(), RedisStoreError> {
         let name = |i: usize| self.0[i].0.as_str();
         let fits = |i: usize| known.contains(&name(i)) && (0..i).all(|j| name(j) != name(i));
-        if (0..self.0.len()).all(fits) {
-            Ok(())
-        } else {
-            Err(bad_url(OPTIONS))
-        }
+        if (0..self.0.len()).all(fits) { Ok(()) } else { Err(bad_url(OPTIONS)) }
     }
 
     fn get(&self, name: &str) -> Option<&str> {
@@ -281,9 +226,7 @@ impl UrlOptions {
 }
 
 fn pairs<T: Into<String>>(pairs: impl Iterator<Item = (T, T)>) -> Vec<(String, String)> {
-    pairs
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect()
+    pairs.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 #[cfg(test)]

@@ -54,12 +54,7 @@ impl StorePair<'_> {
         let here = self.memory.reserve(&reserve).await.expect("memory");
         assert_eq!((there.admitted, there.at), (here.admitted, here.at));
         assert_eq!(there.readings, here.readings);
-        there.admitted.then_some(MadeReservation {
-            id: reserve.id,
-            at: there.at,
-            ttl: reserve.ttl,
-            set: reserve.set,
-        })
+        there.admitted.then_some(MadeReservation { id: reserve.id, at: there.at, ttl: reserve.ttl, set: reserve.set })
     }
 
     async fn settle(&self, made: &MadeReservation<'_>, used: Used) {
@@ -111,10 +106,7 @@ async fn history(redis: &ConformanceRig, seed: u64) {
     let limits = limits(&mut rng);
     let counters = [ConformanceCounter::new(), ConformanceCounter::new()];
     let now = redis.time();
-    let pair = StorePair {
-        redis,
-        memory: MemoryStore::new(ManualClock::at(now)),
-    };
+    let pair = StorePair { redis, memory: MemoryStore::new(ManualClock::at(now)) };
     let mut made: Vec<MadeReservation<'_>> = Vec::new();
     for _ in 0..STEPS {
         let which = rng.below(2) as usize;
@@ -128,11 +120,8 @@ async fn history(redis: &ConformanceRig, seed: u64) {
                     let (counter, limit) = (&counters[1 - which], &limits[1 - which]);
                     charges.push(counter.charge(limit, cost, second));
                 }
-                let reserve = Reserve {
-                    id: anyone().bits(),
-                    ttl: Nanos::from_secs(1 + rng.below(40)),
-                    set: set(charges),
-                };
+                let reserve =
+                    Reserve { id: anyone().bits(), ttl: Nanos::from_secs(1 + rng.below(40)), set: set(charges) };
                 made.extend(pair.reserve(reserve).await);
             }
             4..8 if !made.is_empty() => {

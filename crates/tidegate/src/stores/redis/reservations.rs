@@ -20,12 +20,9 @@ impl RedisStore {
         let ttl = micros(reserve.ttl);
         let since = micros(self.server_state.data_since());
         let after = [&id[..], ttl.as_bytes(), since.as_bytes()];
-        let read = |plan: &ScriptPlan, reply| {
-            decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge)
-        };
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
-            .await
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
     }
 
     pub(super) async fn settle_in_ledgers(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
@@ -51,8 +48,7 @@ impl RedisStore {
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
         let (charges, ledgers) = (&settle.set.charges, ledgers(&settle.set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read)
-            .await
+        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
     }
 }
 

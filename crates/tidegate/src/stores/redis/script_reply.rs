@@ -33,10 +33,7 @@ impl ScriptReply {
         let time = bytes.get(..TIME_LEN).ok_or(ScriptReplyError::Shape)?;
         micros[..TIME_LEN].copy_from_slice(time);
         let micros = u64::from_le_bytes(micros);
-        Ok(ScriptReply {
-            at: Nanos::new(micros.saturating_mul(1_000)),
-            bytes,
-        })
+        Ok(ScriptReply { at: Nanos::new(micros.saturating_mul(1_000)), bytes })
     }
 
     /// Whether the script did nothing, because the plan's windows are not those around the server's time.
@@ -48,31 +45,20 @@ impl ScriptReply {
     pub(super) fn verdict(&self) -> Result<i64, ScriptReplyError> {
         let bytes = self.bytes.get(TIME_LEN..).and_then(<[u8]>::first_chunk);
         let verdict = f64::from_le_bytes(*bytes.ok_or(ScriptReplyError::Shape)?);
-        if verdict.fract() == 0.0 {
-            Ok(verdict as i64)
-        } else {
-            Err(ScriptReplyError::Shape)
-        }
+        if verdict.fract() == 0.0 { Ok(verdict as i64) } else { Err(ScriptReplyError::Shape) }
     }
 
     /// The records, in the order of their keys.
     pub(super) fn records(&self) -> Result<Vec<Option<&[u8]>>, ScriptReplyError> {
         let mut records = Vec::new();
-        let mut rest = self
-            .bytes
-            .get(TIME_LEN + VERDICT_LEN..)
-            .ok_or(ScriptReplyError::Shape)?;
+        let mut rest = self.bytes.get(TIME_LEN + VERDICT_LEN..).ok_or(ScriptReplyError::Shape)?;
         while let Some((len, after)) = rest.split_first_chunk() {
             let len = u32::from_le_bytes(*len) as usize;
             let (record, after) = after.split_at_checked(len).ok_or(ScriptReplyError::Shape)?;
             records.push((len > 0).then_some(record));
             rest = after;
         }
-        if rest.is_empty() {
-            Ok(records)
-        } else {
-            Err(ScriptReplyError::Shape)
-        }
+        if rest.is_empty() { Ok(records) } else { Err(ScriptReplyError::Shape) }
     }
 }
 

@@ -54,9 +54,7 @@ pub(super) const PERMIT: Script = script!("hold");
 pub(super) const HEARTBEAT: Script = script!("beat");
 
 /// All scripts.
-pub(super) const ALL: [Script; 10] = [
-    CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT,
-];
+pub(super) const ALL: [Script; 10] = [CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT];
 
 /// A script and its hash.
 pub(super) struct LoadedScript {
@@ -68,10 +66,6 @@ pub(super) struct LoadedScript {
 impl LoadedScript {
     pub(super) fn new(script: Script, text: impl Into<Cow<'static, str>>) -> Self {
         let text = text.into();
-        LoadedScript {
-            script,
-            hash: redis::Script::new(&text).get_hash().to_owned(),
-            text,
-        }
+        LoadedScript { script, hash: redis::Script::new(&text).get_hash().to_owned(), text }
     }
 }

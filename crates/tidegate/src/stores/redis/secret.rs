@@ -39,14 +39,10 @@ fn server_millis(time: &Value) -> Option<u64> {
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// The nodes of this store have another secret.
-    #[error(
-        "this node's secret differs from that of the nodes of this store; give it theirs, or a store of its own"
-    )]
+    #[error("this node's secret differs from that of the nodes of this store; give it theirs, or a store of its own")]
     Another,
     /// The nodes of this store have a secret from a file, and this node has none.
-    #[error(
-        "the nodes of this store have their secret from a file; give this node the same with --secret-file"
-    )]
+    #[error("the nodes of this store have their secret from a file; give this node the same with --secret-file")]
     FileNeeded,
     /// The key was there a moment ago.
     #[error("the store has just lost its secret; this node reads it again")]
@@ -84,17 +80,11 @@ impl StoredSecret {
         let Ok(found) = std::str::from_utf8(found) else {
             return StoredSecret::Unreadable;
         };
-        let (status, check) = match (
-            found.strip_prefix(CHECK_PREFIX),
-            found.strip_prefix(SECRET_PREFIX),
-        ) {
+        let (status, check) = match (found.strip_prefix(CHECK_PREFIX), found.strip_prefix(SECRET_PREFIX)) {
             (Some(check), _) => (StoredSecret::Check, Some(check.to_owned())),
             (None, Some(hex)) => {
                 let theirs = Secret::from_hex(hex);
-                (
-                    StoredSecret::Whole,
-                    theirs.map(|theirs| theirs.check_value()),
-                )
+                (StoredSecret::Whole, theirs.map(|theirs| theirs.check_value()))
             }
             (None, None) => (StoredSecret::Unreadable, None),
         };
@@ -151,11 +141,7 @@ impl Redis {
     ///
     /// # Errors
     /// When this node must not use this store any more, or the store does not reply.
-    pub async fn restore_secret(
-        &self,
-        secret: &Secret,
-        given: bool,
-    ) -> Result<Secret, SecretError> {
+    pub async fn restore_secret(&self, secret: &Secret, given: bool) -> Result<Secret, SecretError> {
         let offer = if given { Offer::Check } else { Offer::Whole };
         self.agree(secret, offer).await
     }
@@ -184,9 +170,7 @@ impl Redis {
                 (false, Offer::Check) => Err(SecretError::Another),
             };
         }
-        let hex = found
-            .strip_prefix(SECRET_PREFIX)
-            .ok_or(SecretError::Unreadable)?;
+        let hex = found.strip_prefix(SECRET_PREFIX).ok_or(SecretError::Unreadable)?;
         let theirs = Secret::from_hex(hex).ok_or(SecretError::Unreadable)?;
         match offer {
             Offer::Check if theirs.check_value() != mine.check_value() => Err(SecretError::Another),
@@ -213,14 +197,8 @@ mod tests {
         let own = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
         let other = Secret::from_bytes(b"0123456789abcdeX").expect("long enough");
         for (of, alone) in [
-            (
-                format!("{SECRET_PREFIX}{}", own.to_hex()),
-                StoredSecret::Whole,
-            ),
-            (
-                format!("{CHECK_PREFIX}{}", own.check_value()),
-                StoredSecret::Check,
-            ),
+            (format!("{SECRET_PREFIX}{}", own.to_hex()), StoredSecret::Whole),
+            (format!("{CHECK_PREFIX}{}", own.check_value()), StoredSecret::Check),
         ] {
             let status = |given| StoredSecret::of(of.as_bytes(), given);
             assert_eq!(status(None), alone);
@@ -228,10 +206,7 @@ mod tests {
             assert_eq!(status(Some(&other)), StoredSecret::Another);
         }
         for unreadable in [&b"something else"[..], b"secret:00", b"\xff"] {
-            assert_eq!(
-                StoredSecret::of(unreadable, Some(&own)),
-                StoredSecret::Unreadable
-            );
+            assert_eq!(StoredSecret::of(unreadable, Some(&own)), StoredSecret::Unreadable);
         }
     }
 }

@@ -61,13 +61,7 @@ impl Sentinels {
                 }));
             }
         }
-        Sentinels {
-            each,
-            servers: servers.clone(),
-            known: watch::Sender::new(None),
-            polling: Mutex::new(()),
-            hint,
-        }
+        Sentinels { each, servers: servers.clone(), known: watch::Sender::new(None), polling: Mutex::new(()), hint }
     }
 
     /// Rejects a configuration that could never connect.
@@ -112,10 +106,7 @@ impl Sentinels {
     /// The reply of each sentinel, in configuration order, and the elected address.
     pub(super) async fn query_each(
         &self,
-    ) -> (
-        Vec<(RedisAddress, SentinelReply)>,
-        Result<RedisAddress, RedisStoreError>,
-    ) {
+    ) -> (Vec<(RedisAddress, SentinelReply)>, Result<RedisAddress, RedisStoreError>) {
         let query = |one: &Arc<Sentinel>| {
             let one = Arc::clone(one);
             tokio::spawn(async move { one.query().await })
@@ -187,9 +178,7 @@ impl Sentinel {
             Ok(reply)
         });
         let timed_out = || RedisStoreError::from_sentinel(&RedisStoreError::not_connected(None));
-        Ok(parse_address(
-            &reply.await.unwrap_or_else(|_| Err(timed_out()))?,
-        ))
+        Ok(parse_address(&reply.await.unwrap_or_else(|_| Err(timed_out()))?))
     }
 
     fn query_command(&self) -> redis::Cmd {
@@ -235,10 +224,7 @@ fn parse_address(reply: &Value) -> Option<RedisAddress> {
     };
     let text = |part: &Value| redis::from_redis_value_ref::<String>(part).ok();
     match parts.as_slice() {
-        [host, port] => Some(RedisAddress::Tcp {
-            host: text(host)?,
-            port: text(port)?.parse().ok()?,
-        }),
+        [host, port] => Some(RedisAddress::Tcp { host: text(host)?, port: text(port)?.parse().ok()? }),
         _ => None,
     }
 }

@@ -117,27 +117,18 @@ impl ServerState {
         let silence = last.map(|at| now.saturating_duration_since(at));
         let is_recent = silence.is_some_and(|silence| silence < MAX_SILENCE);
         let may_lack = self.has_incomplete_hash_slots.load(Ordering::Acquire);
-        is_recent
-            && !may_lack
-            && self.has_acknowledged(run)
-            && self.restore_point.lock().is_restored()
+        is_recent && !may_lack && self.has_acknowledged(run) && self.restore_point.lock().is_restored()
     }
 
     /// Records that hash slots came from the server of `source`, with its losses.
-    pub(super) fn receive_hash_slots(
-        &self,
-        source: &ServerState,
-        state: SourceState,
-        hash_slots: &[HashSlot],
-    ) {
+    pub(super) fn receive_hash_slots(&self, source: &ServerState, state: SourceState, hash_slots: &[HashSlot]) {
         self.raise_since(source.data_since());
         if state == SourceState::Unverified {
             self.raise_since(source.acknowledged_until());
         }
         if state != SourceState::Whole {
             self.incomplete_hash_slots.lock().extend(hash_slots);
-            self.has_incomplete_hash_slots
-                .store(true, Ordering::Release);
+            self.has_incomplete_hash_slots.store(true, Ordering::Release);
         }
     }
 
@@ -147,8 +138,7 @@ impl ServerState {
             return Vec::new();
         }
         let mut lacking = self.incomplete_hash_slots.lock();
-        self.has_incomplete_hash_slots
-            .store(false, Ordering::Release);
+        self.has_incomplete_hash_slots.store(false, Ordering::Release);
         self.restore_point.lock().mark_incomplete();
         std::mem::take(&mut *lacking)
     }
@@ -220,12 +210,8 @@ mod tests {
         let is_complete = |run| server_state.is_complete_at(begun, Some(run));
         let heartbeat = |restored| {
             server_state.note_heartbeat(7, b"run", Nanos::from_secs(1));
-            let reply = HeartbeatReply {
-                epoch,
-                data_epoch: 1,
-                at: Nanos::from_secs(1),
-                last_saved_heartbeat: Nanos::ZERO,
-            };
+            let reply =
+                HeartbeatReply { epoch, data_epoch: 1, at: Nanos::from_secs(1), last_saved_heartbeat: Nanos::ZERO };
             server_state.restore_point.lock().record(restored, &reply);
         };
         assert!(!is_complete(7), "no heartbeat yet");
@@ -236,11 +222,7 @@ mod tests {
         assert!(!is_complete(8), "another run");
         let later = Instant::now() + MAX_SILENCE;
         assert!(!server_state.is_complete_at(later, Some(7)), "silent since");
-        server_state.receive_hash_slots(
-            &ServerState::default(),
-            SourceState::Unrestored,
-            &[HashSlot(5)],
-        );
+        server_state.receive_hash_slots(&ServerState::default(), SourceState::Unrestored, &[HashSlot(5)]);
         assert!(!is_complete(7), "hash slots were received");
         assert_eq!(server_state.take_incomplete_hash_slots(), [HashSlot(5)]);
         assert_eq!(server_state.take_incomplete_hash_slots(), [], "once");

@@ -28,10 +28,7 @@ pub struct Redis(RedisDeployment);
 
 #[derive(Clone)]
 enum RedisDeployment {
-    SingleServer {
-        pool: Arc<ConnectionPool>,
-        store: RedisStore,
-    },
+    SingleServer { pool: Arc<ConnectionPool>, store: RedisStore },
     Cluster(Arc<RedisCluster>),
 }
 
@@ -57,25 +54,13 @@ impl Redis {
                 }
                 RedisDeployment::Cluster(RedisCluster::open(addresses, access, config, scripts))
             }
-            RedisUrl::SingleServer { address, access } => Self::connect(
-                &connect_target::ConnectTarget::Fixed { address, access },
-                config,
-                &scripts,
-            )?,
-            RedisUrl::Sentinels {
-                addresses,
-                name,
-                sentinels,
-                servers,
-            } => {
+            RedisUrl::SingleServer { address, access } => {
+                Self::connect(&connect_target::ConnectTarget::Fixed { address, access }, config, &scripts)?
+            }
+            RedisUrl::Sentinels { addresses, name, sentinels, servers } => {
                 let patience = config.connect_timeout;
-                let sentinel_group =
-                    Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
-                Self::connect(
-                    &connect_target::ConnectTarget::Sentinel(Arc::new(sentinel_group)),
-                    config,
-                    &scripts,
-                )?
+                let sentinel_group = Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
+                Self::connect(&connect_target::ConnectTarget::Sentinel(Arc::new(sentinel_group)), config, &scripts)?
             }
         }))
     }
@@ -154,9 +139,7 @@ impl Redis {
     pub(super) async fn command(&self, key: &str, command: &Cmd) -> Result<Value, RedisStoreError> {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => {
-                pool.send(RedisRequest::Command(command), SendMode::Plain)
-                    .await
-                    .0
+                pool.send(RedisRequest::Command(command), SendMode::Plain).await.0
             }
             RedisDeployment::Cluster(cluster) => cluster.command(key.as_bytes(), command).await,
         }
@@ -168,10 +151,7 @@ impl Redis {
         match &self.0 {
             RedisDeployment::SingleServer { .. } => vec![text(NODES_KEY)],
             RedisDeployment::Cluster(cluster) => {
-                let shard = |shard_id| ShardHandle {
-                    cluster: Arc::clone(cluster),
-                    shard_id,
-                };
+                let shard = |shard_id| ShardHandle { cluster: Arc::clone(cluster), shard_id };
                 let shard_ids = cluster.shard_ids().into_iter();
                 let registers = shard_ids.filter_map(|shard_id| shard(shard_id).register(&[]));
                 registers.map(|register| text(&register.key())).collect()
@@ -199,19 +179,11 @@ impl Shards for Redis {
 
     fn shard(&self, id: ShardId) -> Option<RedisStore> {
         match &self.0 {
-            RedisDeployment::SingleServer { store, .. } => {
-                (id == ONLY_SHARD).then(|| store.clone())
-            }
+            RedisDeployment::SingleServer { store, .. } => (id == ONLY_SHARD).then(|| store.clone()),
             RedisDeployment::Cluster(cluster) => {
                 let server_state = Arc::clone(&cluster.primary(id)?.server_state);
-                let shard = ShardHandle {
-                    cluster: Arc::clone(cluster),
-                    shard_id: id,
-                };
-                Some(RedisStore::new(
-                    Transport::ClusterShard(shard),
-                    server_state,
-                ))
+                let shard = ShardHandle { cluster: Arc::clone(cluster), shard_id: id };
+                Some(RedisStore::new(Transport::ClusterShard(shard), server_state))
             }
         }
     }
@@ -231,8 +203,6 @@ impl fmt::Debug for Redis {
             RedisDeployment::SingleServer { .. } => "single server",
             RedisDeployment::Cluster(_) => "cluster",
         };
-        f.debug_struct("Redis")
-            .field("kind", &kind)
-            .finish_non_exhaustive()
+        f.debug_struct("Redis").field("kind", &kind).finish_non_exhaustive()
     }
 }

@@ -16,21 +16,13 @@ use super::error::RedisStoreError;
 const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns `error`, or the error that the server at `address` speaks no TLS.
-pub(super) async fn or_no_tls(
-    error: RedisStoreError,
-    address: &RedisAddress,
-    access: &Access,
-) -> RedisStoreError {
+pub(super) async fn or_no_tls(error: RedisStoreError, address: &RedisAddress, access: &Access) -> RedisStoreError {
     let unexplained = access.tls.is_some() && error.is_silence() && !error.is_connection_refused();
     if !unexplained {
         return error;
     }
     let replies = timeout(REPLY_TIMEOUT, replies_unencrypted(address)).await;
-    if replies.is_ok_and(|replies| replies) {
-        RedisStoreError::no_tls()
-    } else {
-        error.with_tls_cure()
-    }
+    if replies.is_ok_and(|replies| replies) { RedisStoreError::no_tls() } else { error.with_tls_cure() }
 }
 
 /// Whether the server replies to an unencrypted `PING` as Redis does: with a status or an error.

@@ -73,23 +73,15 @@ impl RedisTopology {
     /// When the URL is invalid, or no server of a cluster returns the hash slot map.
     pub async fn find(config: &RedisConfig) -> Result<RedisTopology, RedisStoreError> {
         match RedisUrl::parse(&config.url)? {
-            RedisUrl::SingleServer { address, access } => Ok(RedisTopology::SingleServer(
-                RedisServer::standalone(address, access),
-            )),
-            RedisUrl::Sentinels {
-                addresses,
-                name,
-                sentinels,
-                servers,
-            } => {
+            RedisUrl::SingleServer { address, access } => {
+                Ok(RedisTopology::SingleServer(RedisServer::standalone(address, access)))
+            }
+            RedisUrl::Sentinels { addresses, name, sentinels, servers } => {
                 let patience = config.connect_timeout;
-                let sentinel_group =
-                    Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
+                let sentinel_group = Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
                 Ok(sentinel_topology(&sentinel_group).await)
             }
-            RedisUrl::Cluster { addresses, access } => {
-                topology_report::report(&addresses, &access, config).await
-            }
+            RedisUrl::Cluster { addresses, access } => topology_report::report(&addresses, &access, config).await,
         }
     }
 }
@@ -101,25 +93,15 @@ async fn sentinel_topology(sentinel_group: &Sentinels) -> RedisTopology {
         primary: reply.map(|address| address.map(|address| address.to_string())),
     };
     RedisTopology::Sentinel {
-        primary: primary
-            .map(|address| RedisServer::standalone(address, sentinel_group.servers().clone())),
+        primary: primary.map(|address| RedisServer::standalone(address, sentinel_group.servers().clone())),
         sentinels: replies.into_iter().map(report).collect(),
     }
 }
 
 impl RedisServer {
     fn standalone(address: RedisAddress, access: Access) -> RedisServer {
-        let keys = ServerKeys {
-            tag: None,
-            hash_slots: 0,
-            register: heartbeat::NODES_KEY.to_vec(),
-            has_secret: true,
-        };
-        RedisServer {
-            address,
-            access,
-            keys,
-        }
+        let keys = ServerKeys { tag: None, hash_slots: 0, register: heartbeat::NODES_KEY.to_vec(), has_secret: true };
+        RedisServer { address, access, keys }
     }
 
     /// The address, without user and password.

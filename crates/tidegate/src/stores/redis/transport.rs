@@ -25,20 +25,13 @@ pub(super) enum Transport {
 impl Transport {
     pub(super) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, RedisStoreError> {
         match self {
-            Transport::SingleServer(pool) => {
-                pool.send(RedisRequest::Script(call), SendMode::Plain)
-                    .await
-                    .0
-            }
+            Transport::SingleServer(pool) => pool.send(RedisRequest::Script(call), SendMode::Plain).await.0,
             Transport::ClusterShard(shard) => shard.call(call).await,
         }
     }
 
     /// Runs several scripts one after another, in one pipeline.
-    pub(super) async fn call_each(
-        &self,
-        calls: &[ScriptCall<'_>],
-    ) -> Vec<Result<Value, RedisStoreError>> {
+    pub(super) async fn call_each(&self, calls: &[ScriptCall<'_>]) -> Vec<Result<Value, RedisStoreError>> {
         match self {
             Transport::SingleServer(pool) => pool.call_each(calls).await,
             Transport::ClusterShard(shard) => shard.call_each(calls).await,
@@ -49,11 +42,7 @@ impl Transport {
     ///
     /// # Errors
     /// When nothing was sent, because earlier writes are not durable yet.
-    pub(super) async fn call_durably(
-        &self,
-        calls: &[ScriptCall<'_>],
-        need: DurabilityRequirement,
-    ) -> DurableReplies {
+    pub(super) async fn call_durably(&self, calls: &[ScriptCall<'_>], need: DurabilityRequirement) -> DurableReplies {
         match self {
             Transport::SingleServer(pool) => pool.call_durably(calls, need, SendMode::Plain).await,
             Transport::ClusterShard(shard) => shard.call_durably(calls, need).await,
@@ -72,9 +61,7 @@ impl Transport {
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         match self {
             Transport::SingleServer(pool) => pool.last_error(),
-            Transport::ClusterShard(shard) => {
-                shard.cluster.primary(shard.shard_id)?.pool.last_error()
-            }
+            Transport::ClusterShard(shard) => shard.cluster.primary(shard.shard_id)?.pool.last_error(),
         }
     }
 
@@ -82,12 +69,7 @@ impl Transport {
     pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
         match self {
             Transport::SingleServer(pool) => pool.durable.unacknowledged(),
-            Transport::ClusterShard(shard) => shard
-                .cluster
-                .primary(shard.shard_id)?
-                .pool
-                .durable
-                .unacknowledged(),
+            Transport::ClusterShard(shard) => shard.cluster.primary(shard.shard_id)?.pool.durable.unacknowledged(),
         }
     }
 

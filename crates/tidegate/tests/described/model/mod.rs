@@ -10,9 +10,7 @@ mod traffic;
 
 use std::collections::HashMap;
 
-use tidegate::envoy::{
-    ChargeOnDenial, DescribedRequest, Descriptor, DescriptorOptions, DescriptorOverride, ZeroHits,
-};
+use tidegate::envoy::{ChargeOnDenial, DescribedRequest, Descriptor, DescriptorOptions, DescriptorOverride, ZeroHits};
 use tidegate::request::Request;
 
 use self::service::ReferenceService;
@@ -33,27 +31,15 @@ fn run(seed: u64, traffic: TrafficKind, pays: ChargeOnDenial, denied: &mut u64) 
     };
     let text = format!("domain: d\ndescriptors: [{}]\n", written(&nodes));
     let fixture = DescriptorFixture::new(&text).with_options(options);
-    let mut service = ReferenceService {
-        nodes,
-        options,
-        traffic,
-        counts: HashMap::new(),
-    };
+    let mut service = ReferenceService { nodes, options, traffic, counts: HashMap::new() };
     let mut now = START.get() / 1_000_000_000;
     for step in 0..60 {
-        let queries: Vec<DescriptorQuery> = (0..1 + choices.below(4))
-            .map(|_| random_query(choices, traffic))
-            .collect();
+        let queries: Vec<DescriptorQuery> = (0..1 + choices.below(4)).map(|_| random_query(choices, traffic)).collect();
         let Some(want) = service.decide(&queries, now) else {
             continue;
         };
-        let got = fixture.judge(Request::default(), &described(&queries), |judged| {
-            summary(&judged)
-        });
-        assert_eq!(
-            got, want,
-            "seed {seed}, step {step}: {queries:?} under {options:?} of\n{text}"
-        );
+        let got = fixture.judge(Request::default(), &described(&queries), |judged| summary(&judged));
+        assert_eq!(got, want, "seed {seed}, step {step}: {queries:?} under {options:?} of\n{text}");
         *denied += u64::from(got.starts_with("deny"));
         let pass = choices.pick(&[0, 0, 0, 1, 20, 59, 3_600]);
         fixture.advance_secs(pass);
@@ -67,14 +53,8 @@ fn described(queries: &[DescriptorQuery]) -> DescribedRequest<'static> {
         descriptors: queries
             .iter()
             .map(|query| Descriptor {
-                entries: query
-                    .entries
-                    .iter()
-                    .map(|(k, v)| (*k, (*v).into()))
-                    .collect(),
-                limit_override: query
-                    .own
-                    .map(|(requests, unit)| DescriptorOverride { requests, unit }),
+                entries: query.entries.iter().map(|(k, v)| (*k, (*v).into())).collect(),
+                limit_override: query.own.map(|(requests, unit)| DescriptorOverride { requests, unit }),
                 hits: query.hits,
             })
             .collect(),

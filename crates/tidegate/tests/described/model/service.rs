@@ -32,18 +32,9 @@ impl ReferenceService {
                 counter += &format!("{key}={value};");
             }
             let (name, replaces) = ("", "");
-            let limit = ModelLimit {
-                rate: query.own,
-                name,
-                replaces,
-            };
+            let limit = ModelLimit { rate: query.own, name, replaces };
             let (shadow, quota) = (false, false);
-            return Some(LimitHit {
-                limit,
-                shadow,
-                quota,
-                counter,
-            });
+            return Some(LimitHit { limit, shadow, quota, counter });
         }
         let (mut nodes, mut last) = (&self.nodes, None);
         for (key, value) in &query.entries {
@@ -58,22 +49,13 @@ impl ReferenceService {
             (nodes, last) = (&node.below, Some(node));
         }
         let node = last?;
-        Some(LimitHit {
-            limit: node.limit.clone()?,
-            shadow: node.shadow,
-            quota: node.quota,
-            counter,
-        })
+        Some(LimitHit { limit: node.limit.clone()?, shadow: node.shadow, quota: node.quota, counter })
     }
 
     /// The status of each descriptor, and the overall result; `None` if two of them share a counter.
     pub(super) fn decide(&mut self, queries: &[DescriptorQuery], now: u64) -> Option<String> {
         let hits: Vec<Option<LimitHit>> = queries.iter().map(|query| self.find(query)).collect();
-        let replaced: HashSet<&str> = hits
-            .iter()
-            .flatten()
-            .map(|hit| hit.limit.replaces)
-            .collect();
+        let replaced: HashSet<&str> = hits.iter().flatten().map(|hit| hit.limit.replaces).collect();
         let (mut statuses, mut seen) = (Vec::new(), HashSet::new());
         let (mut failed, mut quotas, mut failed_quotas) = (0, 0, 0);
         // Checked before anything is counted: a run must not depend on half a request.
@@ -183,8 +165,6 @@ fn matches(pattern: &str, text: &str) -> bool {
     match pattern.split_at_checked(1) {
         None => text.is_empty(),
         Some(("*", rest)) => (0..=text.len()).any(|from| matches(rest, &text[from..])),
-        Some((letter, rest)) => text
-            .strip_prefix(letter)
-            .is_some_and(|text| matches(rest, text)),
+        Some((letter, rest)) => text.strip_prefix(letter).is_some_and(|text| matches(rest, text)),
     }
 }

@@ -50,17 +50,10 @@ pub(super) fn level(choices: &mut TrafficRng, depth: u64) -> Vec<ModelNode> {
     for _ in 0..=choices.below(5) {
         let key = choices.pick(&["a", "b"]);
         let value = choices.pick(&["", "x", "y", "x*", "*y"]);
-        if nodes
-            .iter()
-            .any(|node| (node.key, node.value) == (key, value))
-        {
+        if nodes.iter().any(|node| (node.key, node.value) == (key, value)) {
             continue;
         }
-        let below = if depth == 0 && choices.once_in(2) {
-            level(choices, depth + 1)
-        } else {
-            Vec::new()
-        };
+        let below = if depth == 0 && choices.once_in(2) { level(choices, depth + 1) } else { Vec::new() };
         nodes.push(ModelNode {
             key,
             value,
@@ -99,10 +92,7 @@ pub(super) fn written(nodes: &[ModelNode]) -> String {
                 "" => String::new(),
                 name => format!(", replaces: [{{ name: {name} }}]"),
             };
-            format!(
-                ", rate_limit: {{ {rate}, name: '{}'{replaces} }}",
-                limit.name
-            )
+            format!(", rate_limit: {{ {rate}, name: '{}'{replaces} }}", limit.name)
         });
         format!(
             "{{ key: {}, value: '{}', shadow_mode: {}, quota_mode: {}, share_threshold: {}{}, \
@@ -149,11 +139,6 @@ pub(super) fn random_query(choices: &mut TrafficRng, traffic: TrafficKind) -> De
         1 => Hits::Used(cost),
         _ => Hits::Charge(cost),
     };
-    let own =
-        (mixed && choices.once_in(3)).then(|| (1 + choices.below(7) as u32, choices.pick(&UNITS)));
-    DescriptorQuery {
-        entries: (0..1 + choices.below(2)).map(|_| entry(choices)).collect(),
-        own,
-        hits,
-    }
+    let own = (mixed && choices.once_in(3)).then(|| (1 + choices.below(7) as u32, choices.pick(&UNITS)));
+    DescriptorQuery { entries: (0..1 + choices.below(2)).map(|_| entry(choices)).collect(), own, hits }
 }

@@ -32,21 +32,13 @@ fn values_without_a_limit_lift_the_limits_below_the_bare_key() {
 fn an_unlimited_descriptor_lifts_the_limits_it_replaces() {
     check("\nk named\nl !\n", "\nk named\nl !\nm frees\n", &["d.k"]);
     check("\nk named\nm frees\n", "\nk named\nm frees\n", &[]);
-    check(
-        "\nk named\nm frees\n",
-        "\nk named\nl frees\nm frees\n",
-        &["d.k"],
-    );
+    check("\nk named\nm frees\n", "\nk named\nl frees\nm frees\n", &["d.k"]);
 }
 
 /// The replacing limit is replaced in turn.
 #[test]
 fn transitive_and_shadow_replacements_lift_limits() {
-    check(
-        "\nk named\n",
-        "\nk named\nl other\nm frees-other\n",
-        &["d.k"],
-    );
+    check("\nk named\n", "\nk named\nl other\nm frees-other\n", &["d.k"]);
     check("\nk named\n", "\nk named\nl other\n", &[]);
     check("\nk named\n", "\nk named\nl other shadow\n", &["d.k"]);
 }
@@ -78,10 +70,6 @@ fn trees_that_are_too_large_are_compared_only_in_part() {
     };
     for (count, is_truncated) in [(1_000, false), (1_500, true)] {
         let set = set(&tree(&many(count)));
-        assert_eq!(
-            lifted_descriptor_limits(&set, &set).is_truncated,
-            is_truncated,
-            "{count}"
-        );
+        assert_eq!(lifted_descriptor_limits(&set, &set).is_truncated, is_truncated, "{count}");
     }
 }

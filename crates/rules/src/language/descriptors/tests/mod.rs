@@ -14,15 +14,10 @@ fn set(text: &str) -> RuleSet {
 }
 
 fn read(texts: &[&str], merge_domains: bool) -> Result<RuleSet, String> {
-    let options = ParseOptions {
-        merge_domains,
-        ..Capabilities::MEMORY.into()
-    };
+    let options = ParseOptions { merge_domains, ..Capabilities::MEMORY.into() };
     let names = ["a.yaml", "b.yaml", "c.yaml"];
     let named = names.iter().zip(texts);
-    let files: Vec<_> = named
-        .map(|(name, text)| SourceFile { name, text })
-        .collect();
+    let files: Vec<_> = named.map(|(name, text)| SourceFile { name, text }).collect();
     parse_with_options(&files, options).map_err(|errors| errors.to_string())
 }
 
@@ -35,17 +30,13 @@ fn tree(lines: &str) -> String {
         let mut words = line.split_whitespace();
         let entry = words.next().unwrap();
         let (key, value) = entry.split_once('=').unwrap_or((entry, ""));
-        text.push_str(&format!(
-            "{indent}- key: '{key}'\n{indent}  value: '{value}'\n"
-        ));
+        text.push_str(&format!("{indent}- key: '{key}'\n{indent}  value: '{value}'\n"));
         for word in words {
             let field = match word {
                 "!" => "rate_limit: { unit: minute, requests_per_unit: 1 }",
                 "shadow" => "shadow_mode: true",
                 "named" => "rate_limit: { unit: minute, requests_per_unit: 1, name: n }",
-                "other" => {
-                    "rate_limit: { unit: minute, requests_per_unit: 1, name: o, replaces: [{ name: n }] }"
-                }
+                "other" => "rate_limit: { unit: minute, requests_per_unit: 1, name: o, replaces: [{ name: n }] }",
                 "frees-other" => "rate_limit: { unlimited: true, replaces: [{ name: o }] }",
                 "frees" => "rate_limit: { unlimited: true, replaces: [{ name: n }] }",
                 "shares" => "share_threshold: true",
@@ -111,14 +102,8 @@ k=*b !
 
 #[test]
 fn the_first_pattern_of_the_file_wins() {
-    check(
-        "k=*b !\nk=a* !\n",
-        &[("k=ab", "d.k_*b"), ("k=ac", "d.k_a*")],
-    );
-    check(
-        "k=a* !\nk=*b !\n",
-        &[("k=ab", "d.k_a*"), ("k=cb", "d.k_*b")],
-    );
+    check("k=*b !\nk=a* !\n", &[("k=ab", "d.k_*b"), ("k=ac", "d.k_a*")]);
+    check("k=a* !\nk=*b !\n", &[("k=ab", "d.k_a*"), ("k=cb", "d.k_*b")]);
 }
 
 #[test]
@@ -136,10 +121,7 @@ fn a_star_is_any_text_and_both_ends_are_fixed() {
         ],
     );
     check("k=ab*ba !\n", &[("k=aba", "none"), ("k=abba", "d.k_ab*ba")]);
-    check(
-        "k=a**b !\n",
-        &[("k=ab", "d.k_a**b"), ("k=a**b", "d.k_a**b")],
-    );
+    check("k=a**b !\n", &[("k=ab", "d.k_a**b"), ("k=a**b", "d.k_a**b")]);
 }
 
 #[test]

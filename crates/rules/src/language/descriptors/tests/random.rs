@@ -20,9 +20,7 @@ impl TreeRng {
 
     fn text(&mut self, letters: &[&str], max_length: usize) -> String {
         let length = self.below(max_length + 1);
-        (0..length)
-            .map(|_| letters[self.below(letters.len())])
-            .collect()
+        (0..length).map(|_| letters[self.below(letters.len())]).collect()
     }
 }
 
@@ -35,11 +33,8 @@ fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
             "" => key,
             value => format!("{key}_{value}"),
         };
-        let children = if depth < 3 && rng.below(2) == 0 {
-            random_level(rng, depth + 1)
-        } else {
-            DescriptorLevel::default()
-        };
+        let children =
+            if depth < 3 && rng.below(2) == 0 { random_level(rng, depth + 1) } else { DescriptorLevel::default() };
         let mut node = node(&joined, children);
         if rng.below(3) > 0 {
             node.limit.as_mut().unwrap().path = format!("{depth}.{joined}").into();
@@ -52,18 +47,8 @@ fn random_level(rng: &mut TreeRng, depth: usize) -> DescriptorLevel {
 }
 
 fn node(composite_key: &str, children: DescriptorLevel) -> DescriptorNode {
-    let Some(DescriptorNode {
-        limit,
-        location,
-        metadata,
-        ..
-    }) = set(&tree("k !\n"))
-        .descriptors
-        .domains
-        .remove(0)
-        .root
-        .nodes
-        .pop()
+    let Some(DescriptorNode { limit, location, metadata, .. }) =
+        set(&tree("k !\n")).descriptors.domains.remove(0).root.nodes.pop()
     else {
         panic!("the tree has a node");
     };
@@ -84,27 +69,17 @@ fn naive_match(pattern: &str, text: &str) -> bool {
     match pattern.split_at_checked(1) {
         None => text.is_empty(),
         Some(("*", rest)) => (0..=text.len()).any(|from| naive_match(rest, &text[from..])),
-        Some((letter, rest)) => text
-            .strip_prefix(letter)
-            .is_some_and(|t| naive_match(rest, t)),
+        Some((letter, rest)) => text.strip_prefix(letter).is_some_and(|t| naive_match(rest, t)),
     }
 }
 
 /// Checks every node of every level.
-fn naive_find<'l>(
-    level: &'l DescriptorLevel,
-    entries: &[DescriptorEntry<'_>],
-) -> Option<&'l DescriptorNode> {
+fn naive_find<'l>(level: &'l DescriptorLevel, entries: &[DescriptorEntry<'_>]) -> Option<&'l DescriptorNode> {
     let ((key, value), rest) = entries.split_first()?;
     let joined = format!("{key}_{value}");
-    let by =
-        |wanted: &dyn Fn(&DescriptorNode) -> bool| level.nodes.iter().find(|node| wanted(node));
+    let by = |wanted: &dyn Fn(&DescriptorNode) -> bool| level.nodes.iter().find(|node| wanted(node));
     let node = by(&|node| *node.composite_key == joined)
-        .or_else(|| {
-            by(&|node| {
-                node.composite_key.contains('*') && naive_match(&node.composite_key, &joined)
-            })
-        })
+        .or_else(|| by(&|node| node.composite_key.contains('*') && naive_match(&node.composite_key, &joined)))
         .or_else(|| by(&|node| *node.composite_key == **key))?;
     match rest {
         [] => Some(node),
@@ -130,10 +105,7 @@ fn random_trees_are_searched_as_a_naive_matcher_would() {
                     (key, rng.text(&["a", "b", "_"], 4))
                 })
                 .collect();
-            let entries: Vec<_> = words
-                .iter()
-                .map(|(k, v)| (k.as_str(), v.as_str().into()))
-                .collect();
+            let entries: Vec<_> = words.iter().map(|(k, v)| (k.as_str(), v.as_str().into())).collect();
             let naive = naive_find(&domain.root, &entries);
             let want = naive.and_then(|node| node.limit.as_ref());
             let got = match domain.find(&entries, &mut String::new()) {
@@ -145,8 +117,5 @@ fn random_trees_are_searched_as_a_naive_matcher_would() {
             hits += usize::from(got.is_some());
         }
     }
-    assert!(
-        (2_000..28_000).contains(&hits),
-        "{hits} of 30000 were found"
-    );
+    assert!((2_000..28_000).contains(&hits), "{hits} of 30000 were found");
 }

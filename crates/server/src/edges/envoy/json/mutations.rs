@@ -57,9 +57,6 @@ fn no_json_panics_is_slow_or_differs_from_its_message() {
     attack.run(accepts, |text| {
         let value = parse_json(text).unwrap();
         let bytes = encode(&parse_request(&value).unwrap()).encode_to_vec();
-        assert_eq!(
-            wire::parse_request(&bytes).unwrap(),
-            parse_request(&value).unwrap()
-        );
+        assert_eq!(wire::parse_request(&bytes).unwrap(), parse_request(&value).unwrap());
     });
 }

@@ -52,10 +52,8 @@ struct JsonHeader {
 pub(super) fn to_json(envoy_response: &EnvoyResponse<'_, '_>) -> Vec<u8> {
     let mut response_headers_to_add = Vec::new();
     envoy_response.each_header(|key, value| {
-        response_headers_to_add.push(JsonHeader {
-            key: key.to_owned(),
-            value: String::from_utf8_lossy(value).into_owned(),
-        });
+        response_headers_to_add
+            .push(JsonHeader { key: key.to_owned(), value: String::from_utf8_lossy(value).into_owned() });
     });
     let response = JsonRateLimitResponse {
         overall_code: code(envoy_response.judged.over_limit),

@@ -14,11 +14,7 @@ fn encode_and_decode(status: &Status<'_>) -> messages::DescriptorStatus {
 fn another_decoder_reads_the_same_status() {
     let full = Status {
         over_limit: true,
-        limit: Some(StatusLimit {
-            requests: 300,
-            unit: Some(Unit::Week),
-            name: Some("weekly"),
-        }),
+        limit: Some(StatusLimit { requests: 300, unit: Some(Unit::Week), name: Some("weekly") }),
         reset_after: Some(Nanos::from_millis(1_200)),
         ..Status::NO_LIMIT
     };
@@ -28,18 +24,8 @@ fn another_decoder_reads_the_same_status() {
     let limit = (limit.requests_per_unit, limit.unit, &*limit.name);
     assert_eq!(limit, (300, 7, "weekly"));
     let reset = decoded.duration_until_reset.unwrap();
-    assert_eq!(
-        (reset.seconds, reset.nanos),
-        (2, 0),
-        "whole seconds, rounded up"
-    );
-    let free = Status {
-        over_limit: false,
-        limit: None,
-        remaining: u32::MAX,
-        reset_after: None,
-        ..full
-    };
+    assert_eq!((reset.seconds, reset.nanos), (2, 0), "whole seconds, rounded up");
+    let free = Status { over_limit: false, limit: None, remaining: u32::MAX, reset_after: None, ..full };
     let decoded = encode_and_decode(&free);
     assert_eq!((decoded.code, decoded.limit_remaining), (1, u32::MAX));
     assert!(decoded.current_limit.is_none() && decoded.duration_until_reset.is_none());
@@ -55,14 +41,8 @@ fn another_decoder_reads_the_same_metadata() {
         ("zero".into(), Metadata::Number(0.0)),
         ("half".into(), Metadata::Number(0.5)),
         ("empty".into(), text("")),
-        (
-            "list".into(),
-            Metadata::List(vec![text("a"), Metadata::Map(vec![])]),
-        ),
-        (
-            "long".into(),
-            Metadata::Map(vec![("x".into(), text(&"y".repeat(500)))]),
-        ),
+        ("list".into(), Metadata::List(vec![text("a"), Metadata::Map(vec![])])),
+        ("long".into(), Metadata::Map(vec![("x".into(), text(&"y".repeat(500)))])),
     ];
     let mut out = Vec::new();
     write_fields(&fields, &mut ProtobufWriter::to(&mut out));

@@ -30,64 +30,29 @@ impl EnvoyStatistics {
         )
         .sample(&[("err_type", "redis_error")], self.store_errors.get())
         .sample(&[("err_type", "service_error")], self.service_errors.get());
-        page.family(
-            "ratelimit_service_total_requests",
-            MetricKind::Counter,
-            "Calls.",
-        )
-        .sample(&[METHOD], self.calls.get());
-        page.family(
-            "ratelimit_service_response_time_seconds",
-            MetricKind::Histogram,
-            "Time a decision took.",
-        )
-        .histogram(&[METHOD], &self.durations);
-        let mut single =
-            |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
+        page.family("ratelimit_service_total_requests", MetricKind::Counter, "Calls.")
+            .sample(&[METHOD], self.calls.get());
+        page.family("ratelimit_service_response_time_seconds", MetricKind::Histogram, "Time a decision took.")
+            .histogram(&[METHOD], &self.durations);
+        let mut single = |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
         single(
             "ratelimit_service_global_shadow_mode",
             "Calls allowed because nothing is enforced.",
             self.global_shadow_mode.get(),
         );
-        single(
-            "ratelimit_service_config_load_success",
-            "Configurations that were loaded.",
-            self.loads.get(),
-        );
-        single(
-            "ratelimit_service_config_load_error",
-            "Configurations that failed to load.",
-            load_errors,
-        );
+        single("ratelimit_service_config_load_success", "Configurations that were loaded.", self.loads.get());
+        single("ratelimit_service_config_load_error", "Configurations that failed to load.", load_errors);
         page.finish()
     }
 
     fn expose_hits(&self, page: &mut Exposition) {
         type ReadCounter = fn(&LimitHits) -> u64;
         let families: [(&'static str, &str, ReadCounter); 5] = [
-            ("ratelimit_service_rate_limit_total_hits", "Hits.", |hit| {
-                hit.total.get()
-            }),
-            (
-                "ratelimit_service_rate_limit_over_limit",
-                "Hits over a limit.",
-                |hit| hit.over.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_near_limit",
-                "Hits near a limit.",
-                |hit| hit.near.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_within_limit",
-                "Hits within a limit.",
-                |hit| hit.within.get(),
-            ),
-            (
-                "ratelimit_service_rate_limit_shadow_mode",
-                "Hits over a limit in shadow mode.",
-                |hit| hit.shadow.get(),
-            ),
+            ("ratelimit_service_rate_limit_total_hits", "Hits.", |hit| hit.total.get()),
+            ("ratelimit_service_rate_limit_over_limit", "Hits over a limit.", |hit| hit.over.get()),
+            ("ratelimit_service_rate_limit_near_limit", "Hits near a limit.", |hit| hit.near.get()),
+            ("ratelimit_service_rate_limit_within_limit", "Hits within a limit.", |hit| hit.within.get()),
+            ("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit in shadow mode.", |hit| hit.shadow.get()),
         ];
         let domains = self.domains.read();
         let mut series: BTreeMap<Labels, Vec<&LimitHits>> = BTreeMap::new();
@@ -112,8 +77,7 @@ impl EnvoyStatistics {
         }
         let help = "Descriptors of an unknown domain.";
         for (name, count) in families {
-            page.family(name, MetricKind::Counter, help)
-                .sample(&[], count);
+            page.family(name, MetricKind::Counter, help).sample(&[], count);
         }
     }
 }
@@ -175,11 +139,7 @@ mod tests {
         let statistics = EnvoyStatistics::new(0.8);
         for path in paths {
             let hit = statistics.series("d", path, SeriesNaming::ByPath).unwrap();
-            hit.add(HitDelta {
-                total: 3,
-                within: 2,
-                ..HitDelta::default()
-            });
+            hit.add(HitDelta { total: 3, within: 2, ..HitDelta::default() });
         }
         statistics
     }
@@ -187,13 +147,7 @@ mod tests {
     /// Limits of three levels, and values with two dots in them, had no series at all.
     #[test]
     fn every_limit_has_the_series_of_its_first_two_levels() {
-        let paths = [
-            "d.ip_10.0.0.1",
-            "d.a_b.c",
-            "d.x.y.one",
-            "d.x.y.two_2.deep",
-            "d.host_api.example.com",
-        ];
+        let paths = ["d.ip_10.0.0.1", "d.a_b.c", "d.x.y.one", "d.x.y.two_2.deep", "d.host_api.example.com"];
         let page = with_hits(&paths).expose(0);
         check_lines(
             &page,
@@ -212,8 +166,7 @@ mod tests {
         let statistics = EnvoyStatistics::new(0.8);
         let hit = statistics.series("shop.eu", "shop.eu.user", SeriesNaming::ByPath);
         hit.unwrap().total.add(1);
-        let line =
-            r#"ratelimit_service_rate_limit_total_hits{domain="shop",key1="eu",key2="user"} 1"#;
+        let line = r#"ratelimit_service_rate_limit_total_hits{domain="shop",key1="eu",key2="user"} 1"#;
         check_lines(&statistics.expose(0), &[line]);
     }
 

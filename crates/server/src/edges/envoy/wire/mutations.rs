@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::edges::envoy::frame;
-use crate::edges::envoy::messages::{
-    ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
-};
+use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use prost::Message;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
@@ -31,10 +29,8 @@ const TOKENS: &[&[u8]] = &[
 
 /// Encodes a request with another implementation.
 pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
-    let entry = |(key, value): &DescriptorEntry<'_>| ProtoEntry {
-        key: (*key).to_owned(),
-        value: value::tests::encode(value),
-    };
+    let entry =
+        |(key, value): &DescriptorEntry<'_>| ProtoEntry { key: (*key).to_owned(), value: value::tests::encode(value) };
     let own = |limit: DescriptorOverride| RateLimitOverride {
         requests_per_unit: limit.requests,
         unit: unit_number(limit.unit).into(),
@@ -51,38 +47,24 @@ pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
     };
     RateLimitRequest {
         domain: request.described.domain.to_owned(),
-        descriptors: request
-            .described
-            .descriptors
-            .iter()
-            .map(descriptor)
-            .collect(),
+        descriptors: request.described.descriptors.iter().map(descriptor).collect(),
         hits_addend: request.hits_addend,
     }
 }
 
 fn corpus() -> Vec<Vec<u8>> {
-    let entry = |key: &str, value: &str| ProtoEntry {
-        key: key.to_owned(),
-        value: value.into(),
-    };
+    let entry = |key: &str, value: &str| ProtoEntry { key: key.to_owned(), value: value.into() };
     let usual = RateLimitDescriptor {
         entries: vec![entry("remote_address", "203.0.113.9"), entry("path", "/é")],
         ..Default::default()
     };
     let own = RateLimitDescriptor {
         entries: vec![entry("user", &"u".repeat(200))],
-        limit: Some(RateLimitOverride {
-            requests_per_unit: u32::MAX,
-            unit: 7,
-        }),
+        limit: Some(RateLimitOverride { requests_per_unit: u32::MAX, unit: 7 }),
         hits_addend: Some(u64::MAX),
         is_negative_hits: true,
     };
-    let nothing = RateLimitDescriptor {
-        hits_addend: Some(0),
-        ..Default::default()
-    };
+    let nothing = RateLimitDescriptor { hits_addend: Some(0), ..Default::default() };
     let request = |descriptors: &[&RateLimitDescriptor], hits_addend| RateLimitRequest {
         domain: "shop".to_owned(),
         descriptors: descriptors.iter().map(|d| (*d).clone()).collect(),
@@ -121,9 +103,6 @@ fn no_request_panics_is_slow_or_differs_between_decoders() {
         let others = RateLimitRequest::decode(message).unwrap();
         assert_eq!(parse_request(message).unwrap(), tests::expected(&others));
         let again = encode(&parse_request(message).unwrap()).encode_to_vec();
-        assert_eq!(
-            parse_request(&again).unwrap(),
-            parse_request(message).unwrap()
-        );
+        assert_eq!(parse_request(&again).unwrap(), parse_request(message).unwrap());
     });
 }

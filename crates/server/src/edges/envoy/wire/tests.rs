@@ -1,17 +1,12 @@
 use super::*;
-use crate::edges::envoy::messages::{
-    ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
-};
+use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use crate::protobuf::ProtobufWriter;
 use prost::Message;
 
 /// The request that a message of another encoder must yield.
 pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
     let descriptor = |d: &RateLimitDescriptor| {
-        let own = OwnHits {
-            addend: d.hits_addend,
-            is_negative: d.is_negative_hits,
-        };
+        let own = OwnHits { addend: d.hits_addend, is_negative: d.is_negative_hits };
         let limit = |limit: &RateLimitOverride| DescriptorOverride {
             requests: limit.requests_per_unit,
             unit: unit(u64::try_from(limit.unit).unwrap()).unwrap(),
@@ -22,37 +17,26 @@ pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
         let (own, limit) = descriptor(d);
         let entries = d.entries.iter();
         Descriptor {
-            entries: entries
-                .map(|e| (&*e.key, value::decode(&e.value)))
-                .collect(),
+            entries: entries.map(|e| (&*e.key, value::decode(&e.value))).collect(),
             limit_override: limit,
             hits: hits(own, message.hits_addend),
         }
     });
     EnvoyRequest {
-        described: DescribedRequest {
-            domain: &message.domain,
-            descriptors: read.collect(),
-        },
+        described: DescribedRequest { domain: &message.domain, descriptors: read.collect() },
         hits_addend: message.hits_addend,
     }
 }
 
 fn entry(key: &str, value: &str) -> ProtoEntry {
-    ProtoEntry {
-        key: key.to_owned(),
-        value: value.into(),
-    }
+    ProtoEntry { key: key.to_owned(), value: value.into() }
 }
 
 fn one(entries: &[(&str, &str)]) -> RateLimitRequest {
     let entries = entries.iter().map(|(key, value)| entry(key, value));
     RateLimitRequest {
         domain: "shop".to_owned(),
-        descriptors: vec![RateLimitDescriptor {
-            entries: entries.collect(),
-            ..Default::default()
-        }],
+        descriptors: vec![RateLimitDescriptor { entries: entries.collect(), ..Default::default() }],
         hits_addend: 0,
     }
 }
@@ -73,13 +57,9 @@ fn random(rng: &mut XorShift) -> RateLimitRequest {
     const TEXTS: [&str; 5] = ["a", "", "remote_address", "203.0.113.9", "überall"];
     let mut descriptors = Vec::new();
     for _ in 0..=rng.below(6) {
-        let entries = (0..rng.below(6))
-            .map(|_| entry(TEXTS[rng.below(5)], TEXTS[rng.below(5)]))
-            .collect();
-        let limit = (rng.below(3) == 0).then(|| RateLimitOverride {
-            requests_per_unit: rng.below(1 << 32) as u32,
-            unit: 1 + rng.below(7) as i32,
-        });
+        let entries = (0..rng.below(6)).map(|_| entry(TEXTS[rng.below(5)], TEXTS[rng.below(5)])).collect();
+        let limit = (rng.below(3) == 0)
+            .then(|| RateLimitOverride { requests_per_unit: rng.below(1 << 32) as u32, unit: 1 + rng.below(7) as i32 });
         let hits = [0, 1, 300, usize::MAX][rng.below(4)] as u64;
         descriptors.push(RateLimitDescriptor {
             entries,
@@ -109,10 +89,7 @@ fn messages_of_another_encoder_are_decoded_alike() {
 fn hits_are_the_descriptors_own_or_those_of_the_request() {
     let cost = |n| Cost::new(n).unwrap();
     let check = |addend, is_negative, of_request, want| {
-        let own = OwnHits {
-            addend,
-            is_negative,
-        };
+        let own = OwnHits { addend, is_negative };
         assert_eq!(hits(own, of_request), want);
     };
     check(None, false, 0, Hits::Charge(cost(1)));
@@ -135,40 +112,20 @@ fn every_unit_has_its_number() {
 }
 
 fn parse_error(message: &RateLimitRequest) -> String {
-    parse_request(&message.encode_to_vec())
-        .unwrap_err()
-        .to_string()
+    parse_request(&message.encode_to_vec()).unwrap_err().to_string()
 }
 
 #[test]
 fn a_request_needs_a_domain_descriptors_and_a_known_unit() {
-    let nameless = RateLimitRequest {
-        domain: String::new(),
-        ..one(&[("a", "b")])
-    };
-    assert_eq!(
-        parse_error(&nameless),
-        "rate limit domain must not be empty"
-    );
-    let nothing = RateLimitRequest {
-        descriptors: vec![],
-        ..one(&[])
-    };
-    assert_eq!(
-        parse_error(&nothing),
-        "rate limit descriptor list must not be empty"
-    );
+    let nameless = RateLimitRequest { domain: String::new(), ..one(&[("a", "b")]) };
+    assert_eq!(parse_error(&nameless), "rate limit domain must not be empty");
+    let nothing = RateLimitRequest { descriptors: vec![], ..one(&[]) };
+    assert_eq!(parse_error(&nothing), "rate limit descriptor list must not be empty");
     for unit in [0, 8, -1] {
         let mut message = one(&[("a", "b")]);
-        message.descriptors[0].limit = Some(RateLimitOverride {
-            requests_per_unit: 1,
-            unit,
-        });
+        message.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit });
         let error = parse_error(&message);
-        assert!(
-            error.starts_with("descriptor 0 has an override limit"),
-            "{error}"
-        );
+        assert!(error.starts_with("descriptor 0 has an override limit"), "{error}");
     }
 }
 
@@ -197,15 +154,10 @@ fn a_limit_per_several_units_is_rejected_and_not_read_as_another() {
 fn requests_within_the_bounds_are_read_and_larger_ones_rejected() {
     let long = |length| "x".repeat(length);
     let of_key = |length| one(&[(&long(length), "b")]);
-    let of_domain = |length| RateLimitRequest {
-        domain: long(length),
-        ..one(&[("a", "b")])
-    };
+    let of_domain = |length| RateLimitRequest { domain: long(length), ..one(&[("a", "b")]) };
     let of_entries = |count| one(&vec![("a", "b"); count]);
-    let of_descriptors = |count| RateLimitRequest {
-        descriptors: vec![RateLimitDescriptor::default(); count],
-        ..one(&[])
-    };
+    let of_descriptors =
+        |count| RateLimitRequest { descriptors: vec![RateLimitDescriptor::default(); count], ..one(&[]) };
     let cases = [
         (of_key(256), of_key(257), "a key has more than 256"),
         (of_domain(256), of_domain(257), "a domain has more than 256"),
@@ -214,10 +166,6 @@ fn requests_within_the_bounds_are_read_and_larger_ones_rejected() {
     ];
     for (within, beyond, want) in cases {
         assert!(parse_request(&within.encode_to_vec()).is_ok(), "{want}");
-        assert!(
-            parse_error(&beyond).starts_with(want),
-            "{}",
-            parse_error(&beyond)
-        );
+        assert!(parse_error(&beyond).starts_with(want), "{}", parse_error(&beyond));
     }
 }

@@ -19,10 +19,7 @@ rules:
 /// Renders the request parsed from a sub-request.
 #[track_caller]
 fn check(lines: &[(&str, &str)], query: &str, want: &str) {
-    let rules = tidegate_rules::SourceFile {
-        name: "r",
-        text: RULES,
-    };
+    let rules = tidegate_rules::SourceFile { name: "r", text: RULES };
     let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[rules]).unwrap()));
     let headers = headers(lines);
     let options = ProxyAuthOptions::parse(Some(query)).unwrap();
@@ -30,11 +27,7 @@ fn check(lines: &[(&str, &str)], query: &str, want: &str) {
     let got = match parse_request(&headers, options, &peer, &policy) {
         Ok(request) => {
             let pairs = request.attributes.iter().map(|(n, v)| format!(" {n}={v}"));
-            let key = if request.api_key.is_some() {
-                " key"
-            } else {
-                ""
-            };
+            let key = if request.api_key.is_some() { " key" } else { "" };
             format!("{}{key}{}", request.ip.unwrap(), pairs.collect::<String>())
         }
         Err(InputError { field, reason }) => {
@@ -77,53 +70,25 @@ fn a_client_cannot_mix_a_request_from_two_families() {
     check(&both, "from=forwarded", "127.0.0.1 path=/login");
     check(&both, "from=original", "127.0.0.1 path=/free");
     // The same path twice, and a method that the client chose.
-    let method = [
-        ("x-original-uri", "/a"),
-        ("x-forwarded-uri", "/a"),
-        ("x-original-method", "GET"),
-    ];
+    let method = [("x-original-uri", "/a"), ("x-forwarded-uri", "/a"), ("x-original-method", "GET")];
     check(&method, "", "x-original-uri: differs");
-    check(
-        &[("x-original-uri", "/a"), ("x-forwarded-method", "GET")],
-        "",
-        "x-original-uri: differs",
-    );
+    check(&[("x-original-uri", "/a"), ("x-forwarded-method", "GET")], "", "x-original-uri: differs");
     // Nor a host: only the host of the selected family counts.
-    check(
-        &[("x-forwarded-uri", "/a"), ("x-original-host", "other")],
-        "",
-        "127.0.0.1 path=/a",
-    );
+    check(&[("x-forwarded-uri", "/a"), ("x-original-host", "other")], "", "127.0.0.1 path=/a");
     for name in ["x-original-uri", "x-forwarded-uri", "x-forwarded-host"] {
         let twice = [("x-forwarded-uri", "/a"), (name, "/a"), (name, "/b")];
-        let twice = if name == "x-forwarded-uri" {
-            &twice[1..]
-        } else {
-            &twice[..]
-        };
+        let twice = if name == "x-forwarded-uri" { &twice[1..] } else { &twice[..] };
         check(twice, "", &format!("{name}: given"));
     }
 }
 
 #[test]
 fn a_proxy_that_sends_no_target_is_rejected() {
-    check(
-        &[("x-forwarded-for", "192.0.2.1")],
-        "",
-        "x-original-uri: missing",
-    );
+    check(&[("x-forwarded-for", "192.0.2.1")], "", "x-original-uri: missing");
     check(&[("x-original-uri", "")], "", "x-original-uri: missing");
     let unexpanded = "{http.request.uir}";
-    check(
-        &[("x-forwarded-uri", unexpanded)],
-        "",
-        "x-forwarded-uri: neither",
-    );
-    check(
-        &[("x-forwarded-method", "GET")],
-        "",
-        "x-forwarded-uri: missing",
-    );
+    check(&[("x-forwarded-uri", unexpanded)], "", "x-forwarded-uri: neither");
+    check(&[("x-forwarded-method", "GET")], "", "x-forwarded-uri: missing");
 }
 
 /// A misspelt header in the proxy's configuration once disabled a rule.
@@ -131,10 +96,7 @@ fn a_proxy_that_sends_no_target_is_rejected() {
 fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
     let fields = |rule: &str| {
         let text = format!("version: 1\nrules:\n  - {{ name: r, by: ip, rate: 1/hour, {rule} }}\n");
-        let file = tidegate_rules::SourceFile {
-            name: "r",
-            text: &text,
-        };
+        let file = tidegate_rules::SourceFile { name: "r", text: &text };
         let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[file]).unwrap()));
         let peer = EndpointAddress::Unix("x".into());
         let parse_with = |lines: &[(&str, &str)], query: &str| {
@@ -143,21 +105,9 @@ fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
             let request = parse_request(&headers, options, &peer, &policy);
             request.map_or_else(|error| error.field, |_| "ok".to_owned())
         };
-        let mixed = [
-            ("x-forwarded-uri", "/"),
-            ("x-original-method", "GET"),
-            ("x-original-host", "a.example"),
-        ];
-        let empty = [
-            ("x-original-uri", "/"),
-            ("x-original-method", ""),
-            ("x-original-host", ""),
-        ];
-        let whole = [
-            ("x-original-uri", "/"),
-            ("x-original-method", "GET"),
-            ("x-original-host", "a.example"),
-        ];
+        let mixed = [("x-forwarded-uri", "/"), ("x-original-method", "GET"), ("x-original-host", "a.example")];
+        let empty = [("x-original-uri", "/"), ("x-original-method", ""), ("x-original-host", "")];
+        let whole = [("x-original-uri", "/"), ("x-original-method", "GET"), ("x-original-host", "a.example")];
         [
             parse_with(&[("x-original-uri", "/")], ""),
             parse_with(&mixed, "from=forwarded"),
@@ -167,40 +117,22 @@ fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
     };
     let (method, host) = ("x-original-method", "x-original-host");
     let forwarded = ["x-forwarded-method", "x-forwarded-host"];
-    assert_eq!(
-        fields("match: { method: POST }"),
-        [method, forwarded[0], method, "ok"]
-    );
-    assert_eq!(
-        fields("match: { not: { host: a.example } }"),
-        [host, forwarded[1], host, "ok"]
-    );
+    assert_eq!(fields("match: { method: POST }"), [method, forwarded[0], method, "ok"]);
+    assert_eq!(fields("match: { not: { host: a.example } }"), [host, forwarded[1], host, "ok"]);
     // A rule in shadow mode denies nothing.
-    assert_eq!(
-        fields("match: { host: a.example }, mode: shadow"),
-        ["ok"; 4]
-    );
+    assert_eq!(fields("match: { host: a.example }, mode: shadow"), ["ok"; 4]);
     assert_eq!(fields("match: { path: /a }"), ["ok"; 4]);
 }
 
 #[test]
 fn headers_that_no_rule_names_are_ignored() {
-    let (long, latin) = (
-        "c".repeat(9_000),
-        HeaderValue::from_bytes(b"caf\xe9").unwrap(),
-    );
+    let (long, latin) = ("c".repeat(9_000), HeaderValue::from_bytes(b"caf\xe9").unwrap());
     let mut all = headers(&[("x-original-uri", "/a"), ("cookie", &long)]);
     all.insert("x-latin", latin.clone());
     for i in 0..90 {
-        all.insert(
-            HeaderName::try_from(format!("x-{i}")).unwrap(),
-            latin.clone(),
-        );
+        all.insert(HeaderName::try_from(format!("x-{i}")).unwrap(), latin.clone());
     }
-    let rules = tidegate_rules::SourceFile {
-        name: "r",
-        text: RULES,
-    };
+    let rules = tidegate_rules::SourceFile { name: "r", text: RULES };
     let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[rules]).unwrap()));
     let peer = EndpointAddress::Unix("x".into());
     assert!(parse_request(&all, ProxyAuthOptions::default(), &peer, &policy).is_ok());
@@ -212,28 +144,16 @@ fn headers_that_no_rule_names_are_ignored() {
 fn a_key_is_read_from_either_header() {
     let with = |name, value| [("x-original-uri", "/"), (name, value)];
     check(&with("x-api-key", "k"), "", "127.0.0.1 key path=/");
-    check(
-        &with("authorization", "bearer k"),
-        "",
-        "127.0.0.1 key path=/",
-    );
+    check(&with("authorization", "bearer k"), "", "127.0.0.1 key path=/");
     check(&with("authorization", "Basic abc"), "", "127.0.0.1 path=/");
     check(&with("x-api-key", ""), "", "127.0.0.1 path=/");
 }
 
 #[test]
 fn repeated_headers_of_a_rule_and_two_different_keys_are_rejected() {
-    let agents = [
-        ("x-original-uri", "/"),
-        ("user-agent", "a"),
-        ("user-agent", "b"),
-    ];
+    let agents = [("x-original-uri", "/"), ("user-agent", "a"), ("user-agent", "b")];
     check(&agents, "", "user-agent: given");
-    let keys = [
-        ("x-original-uri", "/"),
-        ("x-api-key", "a"),
-        ("authorization", "Bearer b"),
-    ];
+    let keys = [("x-original-uri", "/"), ("x-api-key", "a"), ("authorization", "Bearer b")];
     check(&keys, "", "x-api-key: differs");
     check(&keys, "key=authorization", "127.0.0.1 key path=/");
 }
@@ -242,16 +162,8 @@ fn repeated_headers_of_a_rule_and_two_different_keys_are_rejected() {
 /// applied.
 #[test]
 fn an_invalid_host_is_rejected() {
-    for host in [
-        "a.example:x",
-        "a.example:80:80",
-        "a.example..",
-        "u@a.example",
-    ] {
-        for [uri, name] in [
-            ["x-original-uri", "x-original-host"],
-            ["x-forwarded-uri", "x-forwarded-host"],
-        ] {
+    for host in ["a.example:x", "a.example:80:80", "a.example..", "u@a.example"] {
+        for [uri, name] in [["x-original-uri", "x-original-host"], ["x-forwarded-uri", "x-forwarded-host"]] {
             check(&[(uri, "/a"), (name, host)], "", &format!("{name}: not"));
         }
     }
@@ -278,11 +190,7 @@ fn a_long_query_is_read_and_a_long_path_is_rejected() {
 
 #[test]
 fn the_priority_is_set_by_the_url_and_not_by_clients() {
-    let claims = [
-        ("x-original-uri", "/a?priority=critical"),
-        ("priority", "critical"),
-        ("x-priority", "critical"),
-    ];
+    let claims = [("x-original-uri", "/a?priority=critical"), ("priority", "critical"), ("x-priority", "critical")];
     check(&claims, "", "127.0.0.1 path=/a");
     let query = "priority=sheddable";
     check(&claims, query, "127.0.0.1 path=/a priority=sheddable");
@@ -293,10 +201,7 @@ fn the_query_is_checked() {
     let deny = |query| ProxyAuthOptions::parse(Some(query)).map(|options| options.deny_status);
     assert_eq!(deny("deny_status=403"), Ok(Some(StatusCode::FORBIDDEN)));
     for nonce in ["nonce", "nonce=", "nonce=0b5c7f1e-8d1c-4c55"] {
-        assert_eq!(
-            ProxyAuthOptions::parse(Some(nonce)),
-            Ok(ProxyAuthOptions::default())
-        );
+        assert_eq!(ProxyAuthOptions::parse(Some(nonce)), Ok(ProxyAuthOptions::default()));
     }
     for (query, field) in [
         ("deny_status=200", "deny_status"),
@@ -314,8 +219,7 @@ fn the_query_is_checked() {
 
 #[test]
 fn the_raw_path_is_available_to_rules_that_use_it() {
-    let text =
-        "version: 1\nrules:\n  - { name: r, match: { raw_path: /a/ }, by: ip, rate: 1/hour }\n";
+    let text = "version: 1\nrules:\n  - { name: r, match: { raw_path: /a/ }, by: ip, rate: 1/hour }\n";
     let file = tidegate_rules::SourceFile { name: "r", text };
     let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[file]).unwrap()));
     let peer = EndpointAddress::Unix("x".into());

@@ -37,12 +37,7 @@ const TOKENS: &[&[u8]] = &[
     b"PING\r\n",
     b"$65536\r\n",
 ];
-const NESTS: &[(&[u8], &[u8])] = &[
-    (b"*1\r\n", b""),
-    (b"*2\r\n$1\r\na\r\n", b""),
-    (b"\"", b"\""),
-    (b"", b" "),
-];
+const NESTS: &[(&[u8], &[u8])] = &[(b"*1\r\n", b""), (b"*2\r\n$1\r\na\r\n", b""), (b"\"", b"\""), (b"", b" ")];
 
 /// The words of a command.
 type CommandWords = Vec<Vec<u8>>;
@@ -111,10 +106,7 @@ fn no_input_panics_is_slow_or_parses_differently_in_pieces() {
         // Splits the input at each offset. Of long inputs only at some.
         for cut in (0..bytes.len()).step_by(1 + bytes.len() / 200) {
             let prefix = first_command(&bytes[..cut]);
-            assert!(
-                prefix.is_none() || prefix == whole,
-                "cut at {cut}: {prefix:?}"
-            );
+            assert!(prefix.is_none() || prefix == whole, "cut at {cut}: {prefix:?}");
         }
         let (found, _) = parse_all(bytes);
         assert_eq!(parse_all(&as_arrays(&found)), (found, Ok(())));

@@ -8,12 +8,7 @@ pub(super) const ATTACKS: [AttackFn; 12] = [
     |target| closed(target, b"GET / HTTP/1.1\r\ncontent-length: -5\r\n\r\n"),
     |target| closed(target, &long_head()),
     |target| closed(target, &[post(2_000_000), vec![b' '; 300_000]].concat()),
-    |target| {
-        closed(
-            target,
-            b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        )
-    },
+    |target| closed(target, b"POST /v1/check HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"),
     |target| closed(target, b"CONNECT x:1 HTTP/1.1\r\nconnection: close\r\n\r\n"),
     // The client leaves.
     |target| left(target, b"POST /v1/check HTTP/1.1\r\nx: "),
@@ -25,18 +20,9 @@ pub(super) const ATTACKS: [AttackFn; 12] = [
 ];
 
 pub(super) const SLOW: [SlowPeer; 3] = [
-    SlowPeer {
-        first: b"",
-        then: b"",
-    },
-    SlowPeer {
-        first: b"GET /healthz HTTP/1.1\r\nx: ",
-        then: b"y",
-    },
-    SlowPeer {
-        first: b"GET /healthz HTTP/1.1\r\n\r\n",
-        then: b"",
-    },
+    SlowPeer { first: b"", then: b"" },
+    SlowPeer { first: b"GET /healthz HTTP/1.1\r\nx: ", then: b"y" },
+    SlowPeer { first: b"GET /healthz HTTP/1.1\r\n\r\n", then: b"" },
 ];
 
 fn post(length: usize) -> Vec<u8> {

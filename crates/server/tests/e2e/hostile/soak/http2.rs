@@ -1,8 +1,8 @@
 //! The ways in which an HTTP/2 connection or its streams can end, ways to fill its tables, and floods.
 
 use super::super::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM,
-    RawHttp2, SETTINGS, WINDOW_UPDATE, frame, framed, literal, post, stream,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM, RawHttp2, SETTINGS,
+    WINDOW_UPDATE, frame, framed, literal, post, stream,
 };
 use super::{AttackFn, AttackTarget, SlowPeer};
 
@@ -79,14 +79,8 @@ pub(super) const ATTACKS: [AttackFn; 32] = [
 ];
 
 pub(super) const SLOW: [SlowPeer; 3] = [
-    SlowPeer {
-        first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
-        then: b"",
-    },
-    SlowPeer {
-        first: b"PRI * HTTP/2.0\r\n\r\nS",
-        then: b"M",
-    },
+    SlowPeer { first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", then: b"" },
+    SlowPeer { first: b"PRI * HTTP/2.0\r\n\r\nS", then: b"M" },
     SlowPeer {
         first: b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\x40\0\x01\x05\0\0\0\x01",
         then: b"\x88",
@@ -123,9 +117,7 @@ fn seen(target: &AttackTarget, bytes: &[u8]) {
 }
 
 fn flood(target: &AttackTarget, next: impl FnMut(u32) -> Vec<u8>) {
-    RawHttp2::connect(target.address)
-        .unwrap()
-        .flood(FLOOD, next);
+    RawHttp2::connect(target.address).unwrap().flood(FLOOD, next);
 }
 
 /// The head of a request that needs no body.

@@ -17,16 +17,7 @@ pub(super) const ATTACKS: [AttackFn; 9] = [
 ];
 
 pub(super) const SLOW: [SlowPeer; 3] = [
-    SlowPeer {
-        first: b"",
-        then: b"",
-    },
-    SlowPeer {
-        first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n",
-        then: b"x",
-    },
-    SlowPeer {
-        first: b"PING\r\n",
-        then: b"",
-    },
+    SlowPeer { first: b"", then: b"" },
+    SlowPeer { first: b"*2\r\n$4\r\nECHO\r\n$60000\r\n", then: b"x" },
+    SlowPeer { first: b"PING\r\n", then: b"" },
 ];

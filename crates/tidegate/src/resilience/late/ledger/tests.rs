@@ -34,20 +34,12 @@ fn charge(subject: u128, units: u64) -> OwnedCharge {
 }
 
 fn claim(subject: u128, units: u64, room: u64) -> Claim {
-    Claim {
-        counter: charge(subject, units).counter(),
-        units,
-        room,
-        role: Role::Enforce,
-    }
+    Claim { counter: charge(subject, units).counter(), units, room, role: Role::Enforce }
 }
 
 impl LateLedgerHarness {
     fn new() -> Self {
-        LateLedgerHarness {
-            at: SENT,
-            ..LateLedgerHarness::default()
-        }
+        LateLedgerHarness { at: SENT, ..LateLedgerHarness::default() }
     }
 
     fn counter(&self) -> u128 {
@@ -60,9 +52,7 @@ impl LateLedgerHarness {
         let paid = self.ledger.decide(&[claim(1, units, room)], self.at);
         let admitted = paid.is_some();
         let payments = paid.unwrap_or_else(|| [Payment::None].into_iter().collect());
-        let id = self
-            .ledger
-            .insert_request([charge(1, units)], payments, self.at);
+        let id = self.ledger.insert_request([charge(1, units)], payments, self.at);
         (admitted, id)
     }
 
@@ -73,9 +63,7 @@ impl LateLedgerHarness {
             *pending -= if is_paid { charge.units() } else { 0 };
             is_paid
         };
-        let effects = self
-            .ledger
-            .replied(id, |_| result, (self.at, self.at), cancel_pending);
+        let effects = self.ledger.replied(id, |_| result, (self.at, self.at), cancel_pending);
         self.run(effects);
     }
 
@@ -120,10 +108,7 @@ fn a_late_reply_confirms_the_units_and_charges_nothing_twice() {
     let (admitted, id) = harness.late(1, 1);
     assert!(admitted && !harness.late(1, 1).0);
     harness.replied(id, CHARGED);
-    assert_eq!(
-        (harness.waiting(), harness.pending, harness.credits()),
-        (0, 0, 0)
-    );
+    assert_eq!((harness.waiting(), harness.pending, harness.credits()), (0, 0, 0));
     assert!(harness.late(1, 1).0, "there is room again");
     assert_eq!(harness.refunded, 0);
 }
@@ -160,10 +145,7 @@ fn units_charged_for_a_denied_request_pay_for_the_next_one() {
     harness.replied(next, CHARGED);
     assert_eq!(harness.credits(), 1, "its own charge is the next credit");
     assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
-    assert!(
-        !harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT),
-        "only once"
-    );
+    assert!(!harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT), "only once");
     harness.pass(1_000);
     assert_eq!(harness.refunded, 0);
 }
@@ -244,10 +226,7 @@ fn a_charge_to_another_window_does_not_confirm() {
     let after = SENT.plus(Nanos::from_secs(10));
     harness.at = after;
     harness.replied(id, LateChargeResult::Charged(after));
-    assert_eq!(
-        (harness.waiting(), harness.pending, harness.credits()),
-        (0, 1, 1)
-    );
+    assert_eq!((harness.waiting(), harness.pending, harness.credits()), (0, 1, 1));
 }
 
 #[test]
@@ -255,27 +234,16 @@ fn every_counter_must_have_room_or_nothing_is_recorded() {
     let mut ledger = LateLedger::default();
     assert_eq!(ledger.decide(&[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
     assert!(ledger.is_empty());
-    assert!(
-        ledger
-            .decide(&[claim(1, 1, 5), claim(2, 1, 1)], SENT)
-            .is_some()
-    );
+    assert!(ledger.decide(&[claim(1, 1, 5), claim(2, 1, 1)], SENT).is_some());
     assert_eq!(ledger.waiting(charge(1, 1).counter()), 1);
     // Named twice, a counter needs room for the sum.
     assert_eq!(ledger.decide(&[claim(3, 2, 3), claim(3, 2, 3)], SENT), None);
-    assert!(
-        ledger
-            .decide(&[claim(3, 2, 4), claim(3, 2, 4)], SENT)
-            .is_some()
-    );
+    assert!(ledger.decide(&[claim(3, 2, 4), claim(3, 2, 4)], SENT).is_some());
 }
 
 #[test]
 fn one_quota_is_enough_and_a_shadow_limit_denies_nothing() {
-    let with = |subject, room, role| Claim {
-        role,
-        ..claim(subject, 1, room)
-    };
+    let with = |subject, room, role| Claim { role, ..claim(subject, 1, room) };
     let mut ledger = LateLedger::default();
     let quotas = [with(1, 0, Role::Quota), with(2, 1, Role::Quota)];
     let paid = ledger.decide(&quotas, SENT).unwrap();
@@ -318,12 +286,7 @@ fn the_share_counts_waiting_units_once() {
     assert_eq!(harness.ledger.take_unshared(counter), 5);
     assert_eq!(harness.ledger.take_unshared(counter), 0);
     let cancel_pending = |_: &OwnedCharge| false;
-    let effects = harness.ledger.replied(
-        id,
-        |_| LateChargeResult::Denied,
-        (SENT, SENT),
-        cancel_pending,
-    );
+    let effects = harness.ledger.replied(id, |_| LateChargeResult::Denied, (SENT, SENT), cancel_pending);
     let shared = |effect: &LateEffect| matches!(effect, LateEffect::WriteBack { unshared: 0, .. });
     assert!(effects.len() == 1 && effects.iter().all(shared));
     assert_eq!(harness.ledger.take_unshared(counter), 0);

@@ -34,20 +34,13 @@ async fn a_file_that_is_no_journal_is_rejected_and_left_alone() {
     let foreign = Database::create(&path).expect("a database");
     let change = foreign.begin_write().expect("a change");
     let table = TableDefinition::<&str, u64>::new("somebody else's");
-    change
-        .open_table(table)
-        .expect("a table")
-        .insert("", 1)
-        .expect("a row");
+    change.open_table(table).expect("a table").insert("", 1).expect("a row");
     change.commit().expect("a commit");
     drop(foreign);
     let Err(error) = fixture.try_open(&path) else {
         panic!("a database of another program was accepted");
     };
-    assert!(
-        error.to_string().contains("another program wrote it"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("another program wrote it"), "{error}");
 }
 
 #[tokio::test]
@@ -57,12 +50,7 @@ async fn two_stores_cannot_share_a_journal() {
     let Err(error) = fixture.try_open(&fixture.path()) else {
         panic!("it was opened twice");
     };
-    assert!(
-        error
-            .to_string()
-            .contains("another process has this journal open"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("another process has this journal open"), "{error}");
 }
 
 /// Wherever a file is truncated, either every count is there or the file is rejected, the second time too.
@@ -84,10 +72,7 @@ async fn a_truncated_file_is_rejected_or_complete() {
             match fixture.try_open(&cut) {
                 Err(error) => {
                     let message = error.to_string();
-                    assert!(
-                        message.contains("damaged") && message.contains("cut.redb"),
-                        "{message}"
-                    );
+                    assert!(message.contains("damaged") && message.contains("cut.redb"), "{message}");
                     rejected += 1;
                 }
                 Ok((_, restored)) => {

@@ -33,10 +33,7 @@ impl StorageFactory for FaultyDisk {
     type Backend = FaultyBackend;
 
     fn open_backend(&self, file: File) -> Result<FaultyBackend, DatabaseError> {
-        Ok(FaultyBackend {
-            file: FileBackend::new(file)?,
-            full: Arc::clone(&self.full),
-        })
+        Ok(FaultyBackend { file: FileBackend::new(file)?, full: Arc::clone(&self.full) })
     }
 }
 
@@ -76,13 +73,8 @@ impl StorageBackend for FaultyBackend {
 
 #[tokio::test]
 async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_there_is_room() {
-    let (fixture, disk) = (
-        DiskFixture::new(Algorithm::FixedWindow),
-        FaultyDisk::default(),
-    );
-    let (store, _) = fixture
-        .open_on(disk.clone(), &fixture.path())
-        .expect("a journal");
+    let (fixture, disk) = (DiskFixture::new(Algorithm::FixedWindow), FaultyDisk::default());
+    let (store, _) = fixture.open_on(disk.clone(), &fixture.path()).expect("a journal");
     assert_eq!(fixture.charge(&store, 1, 10).await.source, Source::Exact);
 
     disk.set_full(true);
@@ -93,11 +85,7 @@ async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_th
     let denied = store.charge(&strict).await.expect("a reply");
     assert!(!denied.admitted && !denied.readings[0].verdict.allows());
     assert_eq!(denied.source, Source::Fallback);
-    assert_eq!(
-        fixture.used(&store, 1).await,
-        15,
-        "denied charges are refunded"
-    );
+    assert_eq!(fixture.used(&store, 1).await, 15, "denied charges are refunded");
     let plain = fixture.set(2, 1, &RuleOptions::DEFAULT);
     let plain = store.charge(&plain).await.expect("a reply");
     assert_eq!((plain.admitted, plain.source), (true, Source::Exact));
@@ -114,23 +102,14 @@ async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_th
     assert!(!stats.failing && stats.lost >= 2, "{stats:?}");
     drop(store);
     let (store, _) = fixture.open();
-    assert_eq!(
-        fixture.used(&store, 1).await,
-        15,
-        "decisions made in memory were written later"
-    );
+    assert_eq!(fixture.used(&store, 1).await, 15, "decisions made in memory were written later");
 }
 
 /// A caller need not charge again for a due counter to be written.
 #[tokio::test]
 async fn due_counters_are_written_without_another_charge() {
-    let (fixture, disk) = (
-        DiskFixture::new(Algorithm::FixedWindow),
-        FaultyDisk::default(),
-    );
-    let (store, _) = fixture
-        .open_on(disk.clone(), &fixture.path())
-        .expect("a journal");
+    let (fixture, disk) = (DiskFixture::new(Algorithm::FixedWindow), FaultyDisk::default());
+    let (store, _) = fixture.open_on(disk.clone(), &fixture.path()).expect("a journal");
     disk.set_full(true);
     assert_eq!(fixture.charge(&store, 1, 10).await.source, Source::Fallback);
     disk.set_full(false);
@@ -146,10 +125,7 @@ async fn due_counters_are_written_without_another_charge() {
 
 #[tokio::test]
 async fn a_start_on_a_full_disk_is_an_error() {
-    let (fixture, disk) = (
-        DiskFixture::new(Algorithm::FixedWindow),
-        FaultyDisk::default(),
-    );
+    let (fixture, disk) = (DiskFixture::new(Algorithm::FixedWindow), FaultyDisk::default());
     disk.set_full(true);
     let Err(error) = fixture.open_on(disk.clone(), &fixture.path()) else {
         panic!("it was opened");
@@ -173,19 +149,10 @@ async fn a_limit_too_fine_for_a_record_is_rejected() {
 /// An estimate denied because of the disk is refunded at once, and not again at its end.
 #[tokio::test]
 async fn an_estimate_denied_on_a_full_disk_is_refunded_once() {
-    let (fixture, disk) = (
-        DiskFixture::new(Algorithm::FixedWindow),
-        FaultyDisk::default(),
-    );
-    let (store, _) = fixture
-        .open_on(disk.clone(), &fixture.path())
-        .expect("a journal");
+    let (fixture, disk) = (DiskFixture::new(Algorithm::FixedWindow), FaultyDisk::default());
+    let (store, _) = fixture.open_on(disk.clone(), &fixture.path()).expect("a journal");
     let reserve = async |id, cost, options| {
-        let reserve = Reserve {
-            id,
-            ttl: Nanos::from_secs(60),
-            set: fixture.set(1, cost, options),
-        };
+        let reserve = Reserve { id, ttl: Nanos::from_secs(60), set: fixture.set(1, cost, options) };
         store.reserve(&reserve).await.expect("a reply")
     };
     fixture.charge(&store, 1, 50).await;
@@ -197,9 +164,5 @@ async fn an_estimate_denied_on_a_full_disk_is_refunded_once() {
     assert_eq!(fixture.used(&store, 1).await, 59);
     fixture.clock.advance(Nanos::from_secs(60));
     reserve(3, 1, &PATIENT).await;
-    assert_eq!(
-        fixture.used(&store, 1).await,
-        51,
-        "the admitted estimate was refunded at its end"
-    );
+    assert_eq!(fixture.used(&store, 1).await, 51, "the admitted estimate was refunded at its end");
 }

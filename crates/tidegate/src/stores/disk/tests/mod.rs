@@ -11,9 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{
-    Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, RuleOptions, Store,
-};
+use tidegate_core::store::{Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, RuleOptions, Store};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -26,15 +24,9 @@ use crate::stores::memory::MemoryStore;
 const NOW: Nanos = Nanos::from_secs(1_800_000_000);
 
 /// No test may fail because a disk is slow.
-const PATIENT: RuleOptions = RuleOptions {
-    durability: Durability::Disk,
-    budget: Some(Nanos::from_secs(60)),
-    ..RuleOptions::DEFAULT
-};
-const STRICT: RuleOptions = RuleOptions {
-    on_failure: OnStoreFailure::Deny,
-    ..PATIENT
-};
+const PATIENT: RuleOptions =
+    RuleOptions { durability: Durability::Disk, budget: Some(Nanos::from_secs(60)), ..RuleOptions::DEFAULT };
+const STRICT: RuleOptions = RuleOptions { on_failure: OnStoreFailure::Deny, ..PATIENT };
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
@@ -71,10 +63,7 @@ impl DiskFixture {
         self.try_open(&self.path()).expect("a journal")
     }
 
-    fn try_open(
-        &self,
-        path: &Path,
-    ) -> Result<(DiskStore<ManualClock>, Restored), JournalOpenError> {
+    fn try_open(&self, path: &Path) -> Result<(DiskStore<ManualClock>, Restored), JournalOpenError> {
         self.open_on(FileStorage, path)
     }
 
@@ -92,14 +81,7 @@ impl DiskFixture {
                 JournalEvent::Recovered => "works".to_owned(),
             });
         };
-        DiskStore::open_on(
-            medium,
-            path,
-            &self.secret,
-            memory,
-            known,
-            Box::new(listener),
-        )
+        DiskStore::open_on(medium, path, &self.secret, memory, known, Box::new(listener))
     }
 
     fn set<'s>(&'s self, subject: u128, cost: u64, options: &'s RuleOptions) -> ChargeSet<'s> {

@@ -68,15 +68,9 @@ async fn refunds_debts_and_resets_are_durable_too() {
         set: fixture.set(1, 20, &PATIENT),
     };
     store.refund(&refund).await.expect("a reply");
-    store
-        .force(&fixture.set(2, 120, &PATIENT))
-        .await
-        .expect("a reply");
+    store.force(&fixture.set(2, 120, &PATIENT)).await.expect("a reply");
     fixture.charge(&store, 3, 5).await;
-    store
-        .reset(&fixture.set(3, 1, &PATIENT))
-        .await
-        .expect("a reply");
+    store.reset(&fixture.set(3, 1, &PATIENT)).await.expect("a reply");
     drop(store);
     let (store, restored) = fixture.open();
     assert_eq!(restored.counters, 2);
@@ -111,11 +105,7 @@ async fn a_list_of_charges_waits_once() {
     let (store, _) = fixture.open();
     let sets: Vec<ChargeSet<'_>> = (0..50).map(|i| fixture.set(i, 1, &PATIENT)).collect();
     let outcomes = store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
-    assert!(
-        outcomes
-            .iter()
-            .all(|o| o.as_ref().is_ok_and(|o| o.admitted))
-    );
+    assert!(outcomes.iter().all(|o| o.as_ref().is_ok_and(|o| o.admitted)));
     let stats = store.journal_stats();
     assert_eq!((stats.commits, stats.written), (1, 50));
 }
@@ -173,12 +163,7 @@ async fn a_counter_waits_for_its_rule_to_be_restored() {
 }
 
 fn refund_of<'s>(fixture: &'s DiskFixture, id: u128) -> Refund<'s> {
-    Refund {
-        id,
-        charged_at: NOW,
-        expires_at: NOW.plus(Nanos::from_secs(3_600)),
-        set: fixture.set(1, 10, &PATIENT),
-    }
+    Refund { id, charged_at: NOW, expires_at: NOW.plus(Nanos::from_secs(3_600)), set: fixture.set(1, 10, &PATIENT) }
 }
 
 /// The ids of refunds were in memory alone: each restart made every receipt valid again.
@@ -254,10 +239,7 @@ async fn counts_of_another_secret_are_rejected_until_they_expire() {
     assert!(has_counts(&fixture.path(), NOW).expect("a journal"));
     let other = || Secret::from_bytes(b"fedcba9876543210").expect("long enough");
     let ours = std::mem::replace(&mut fixture.secret, other());
-    let error = fixture
-        .try_open(&fixture.path())
-        .err()
-        .map(|error| error.to_string());
+    let error = fixture.try_open(&fixture.path()).err().map(|error| error.to_string());
     let error = error.expect("another secret");
     assert!(error.contains("counts.redb") && error.contains("another secret"));
     fixture.secret = ours;

@@ -58,16 +58,9 @@ pub(super) struct HashSlotMap {
 
 impl HashSlotMap {
     /// Parses the reply of the server that was reached at `queried_host`.
-    pub(super) fn parse(
-        reply: &Value,
-        queried_host: &str,
-    ) -> Result<HashSlotMap, HashSlotMapError> {
+    pub(super) fn parse(reply: &Value, queried_host: &str) -> Result<HashSlotMap, HashSlotMapError> {
         let ranges: Option<Vec<HashSlotRange>> = list(reply)
-            .map(|ranges| {
-                ranges
-                    .iter()
-                    .map(|range| HashSlotRange::parse(range, queried_host))
-            })
+            .map(|ranges| ranges.iter().map(|range| HashSlotRange::parse(range, queried_host)))
             .and_then(Iterator::collect);
         let ranges = ranges.ok_or(HashSlotMapError::Shape)?;
         let mut primaries: Vec<Primary> = Vec::new();
@@ -94,11 +87,7 @@ impl HashSlotMap {
                 replicas.push(address);
             }
         }
-        Ok(HashSlotMap {
-            primaries: primaries.into(),
-            replicas: replicas.into(),
-            owners,
-        })
+        Ok(HashSlotMap { primaries: primaries.into(), replicas: replicas.into(), owners })
     }
 
     /// The index of the primary that serves a hash slot.
@@ -110,9 +99,7 @@ impl HashSlotMap {
     /// The number of hash slots of an owner; without one, of those that no primary serves.
     pub(super) fn count(&self, owner: Option<usize>) -> usize {
         let hash_slots = (0..HASH_SLOTS).map(HashSlot);
-        hash_slots
-            .filter(|hash_slot| self.owner(*hash_slot) == owner)
-            .count()
+        hash_slots.filter(|hash_slot| self.owner(*hash_slot) == owner).count()
     }
 
     /// The map with one hash slot moved to the primary at `address`; none if no known primary is there.
@@ -126,26 +113,17 @@ impl HashSlotMap {
     /// The hash slot of a primary's register, excluding those in `without`: the one of its hash slots with the highest
     /// hash. Nodes with the same map choose the same one, and keep it when a replica takes over. A hash slot that
     /// comes or goes is rarely the chosen one.
-    pub(super) fn register_hash_slot(
-        &self,
-        primary: usize,
-        without: &[HashSlot],
-    ) -> Option<HashSlot> {
+    pub(super) fn register_hash_slot(&self, primary: usize, without: &[HashSlot]) -> Option<HashSlot> {
         let owners = (0..HASH_SLOTS).zip(&self.owners);
         let own = owners.filter(|(_, owner)| usize::from(**owner) == primary);
         let own = own.map(|(hash_slot, _)| HashSlot(hash_slot));
-        own.filter(|hash_slot| !without.contains(hash_slot))
-            .max_by_key(|hash_slot| mix(u64::from(hash_slot.0)))
+        own.filter(|hash_slot| !without.contains(hash_slot)).max_by_key(|hash_slot| mix(u64::from(hash_slot.0)))
     }
 }
 
 /// The shard id of the server with this name. Nodes compare it, so it is the same in every build.
 fn shard_id_of(id: &str) -> ShardId {
-    ShardId(
-        FingerprintKey::new([0; 16])
-            .fingerprint(id.as_bytes())
-            .seed(),
-    )
+    ShardId(FingerprintKey::new([0; 16]).fingerprint(id.as_bytes()).seed())
 }
 
 /// One entry of the reply: first and last hash slot, their primary, its replicas.
@@ -167,11 +145,7 @@ impl HashSlotRange {
         // A primary without a name or an address serves nothing; the other hash slots are still served.
         let primary = servers.first().and_then(|server| {
             let id = text(list(server)?.get(2)?).filter(|id| !id.is_empty())?;
-            Some(Primary {
-                shard_id: shard_id_of(id),
-                id: id.to_owned(),
-                address: address_of(server)?,
-            })
+            Some(Primary { shard_id: shard_id_of(id), id: id.to_owned(), address: address_of(server)? })
         });
         Some(HashSlotRange {
             first,
@@ -196,10 +170,7 @@ fn parse_server(server: &[Value], queried_host: &str) -> Option<RedisAddress> {
             host => host,
         },
     };
-    Some(RedisAddress::Tcp {
-        host: host.to_owned(),
-        port: number(port).filter(|port| *port > 0)?,
-    })
+    Some(RedisAddress::Tcp { host: host.to_owned(), port: number(port).filter(|port| *port > 0)? })
 }
 
 /// The `ip` in a list of names and values, or in a map.

@@ -31,22 +31,11 @@ impl HashSlotStates {
         before: impl Fn(ShardId) -> Option<&'a Arc<ServerState>>,
         state: impl Fn(&Arc<ServerState>) -> SourceState,
     ) -> Vec<Arc<ServerState>> {
-        let previous: Vec<_> = map
-            .primaries
-            .iter()
-            .map(|now| before(now.shard_id))
-            .collect();
+        let previous: Vec<_> = map.primaries.iter().map(|now| before(now.shard_id)).collect();
         let serves = |server_state: &Arc<ServerState>| {
-            previous
-                .iter()
-                .flatten()
-                .any(|previous| Arc::ptr_eq(previous, server_state))
+            previous.iter().flatten().any(|previous| Arc::ptr_eq(previous, server_state))
         };
-        let mut free: Vec<bool> = self
-            .server_states
-            .iter()
-            .map(|server_state| !serves(server_state))
-            .collect();
+        let mut free: Vec<bool> = self.server_states.iter().map(|server_state| !serves(server_state)).collect();
         let mut taken = Vec::with_capacity(previous.len());
         for (primary, previous) in previous.iter().enumerate() {
             let sources = self.sources(map, primary);
@@ -61,11 +50,9 @@ impl HashSlotStates {
                 (None, None) => {
                     let sources = sources.keys().map(|index| &self.server_states[*index]);
                     let latest = sources.max_by_key(|server_state| server_state.data_since());
-                    let whole =
-                        latest.filter(|server_state| state(server_state) == SourceState::Whole);
-                    let server_state = latest.map_or_else(ServerState::default, |server_state| {
-                        server_state.of_moved_data()
-                    });
+                    let whole = latest.filter(|server_state| state(server_state) == SourceState::Whole);
+                    let server_state =
+                        latest.map_or_else(ServerState::default, |server_state| server_state.of_moved_data());
                     if whole.is_none() {
                         *server_state.restore_point.lock() = RestorePoint::default();
                     }
@@ -79,11 +66,7 @@ impl HashSlotStates {
                 }
                 // Two shards became one, or one became two: heartbeats of the second show nothing here.
                 let is_split = previous.is_none() && !serves(source);
-                let state = if is_split {
-                    SourceState::Unverified
-                } else {
-                    state(source)
-                };
+                let state = if is_split { SourceState::Unverified } else { state(source) };
                 server_state.receive_hash_slots(source, state, hash_slots);
             }
             taken.push(server_state);
@@ -108,16 +91,13 @@ impl HashSlotStates {
     fn record(&mut self, map: &HashSlotMap, taken: &[Arc<ServerState>]) {
         let mut server_states = taken.to_vec();
         let mut keep = |server_state: &Arc<ServerState>| {
-            let known = server_states
-                .iter()
-                .position(|known| Arc::ptr_eq(known, server_state));
+            let known = server_states.iter().position(|known| Arc::ptr_eq(known, server_state));
             known.unwrap_or_else(|| {
                 server_states.push(Arc::clone(server_state));
                 server_states.len() - 1
             })
         };
-        let last_index =
-            |hash_slot: u16| self.indices.get(usize::from(hash_slot)).copied().flatten();
+        let last_index = |hash_slot: u16| self.indices.get(usize::from(hash_slot)).copied().flatten();
         let indices = (0..HASH_SLOTS).map(|hash_slot| match map.owner(HashSlot(hash_slot)) {
             Some(primary) => Some(primary),
             None => last_index(hash_slot).map(|index| keep(&self.server_states[index])),

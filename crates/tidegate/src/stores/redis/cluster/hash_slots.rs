@@ -27,9 +27,7 @@ pub(in crate::stores::redis) fn hash_slot_of_subject(subject: Fingerprint) -> Ha
 pub(in crate::stores::redis) fn common_hash_slot(keys: &[Vec<u8>]) -> Option<HashSlot> {
     let (first, rest) = keys.split_first()?;
     let hash_slot = hash_slot_of(first);
-    rest.iter()
-        .all(|key| hash_slot_of(key) == hash_slot)
-        .then_some(hash_slot)
+    rest.iter().all(|key| hash_slot_of(key) == hash_slot).then_some(hash_slot)
 }
 
 /// For each hash slot, the first number whose text is in it. Finding all takes 315,000 texts, so they are computed
@@ -57,11 +55,7 @@ fn text_of(number: u32) -> String {
 
 /// A short hash tag whose hash slot is `hash_slot`, to place a key there.
 pub(super) fn tag_for(hash_slot: HashSlot) -> String {
-    text_of(
-        TAGS.get(usize::from(hash_slot.0))
-            .copied()
-            .unwrap_or_default(),
-    )
+    text_of(TAGS.get(usize::from(hash_slot.0)).copied().unwrap_or_default())
 }
 
 /// The text between the first `{` and the first `}` after it, unless it is empty.
@@ -74,9 +68,7 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
 
 /// CRC16/XMODEM: polynomial 0x1021, initial value 0, nothing reflected.
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, byte| {
-        (crc << 8) ^ CRC_TABLE[usize::from((crc >> 8) as u8 ^ byte)]
-    })
+    bytes.iter().fold(0, |crc, byte| (crc << 8) ^ CRC_TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 const CRC_TABLE: [u16; 256] = {
@@ -107,34 +99,16 @@ mod tests {
 
     #[test]
     fn hash_slots_are_those_of_a_real_server() {
-        let server = TestRedis::start(
-            tidegate_testkit::RedisProgram::Redis7,
-            &["--cluster-enabled", "yes"],
-        );
+        let server = TestRedis::start(tidegate_testkit::RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
         let subject = Fingerprint::new(0x0123_4567_89ab_cdef_0011_2233_4455_6677);
         let record = String::from_utf8(key(subject, ":", "a rule {of} braces")).unwrap();
-        let keys = [
-            "tg:ctl:secret",
-            "06S",
-            "",
-            "{",
-            "}",
-            "{}",
-            "{}{a}",
-            "a{b",
-            "a}b{c",
-            "{{a}}",
-            "x{tag}y{other}",
-            &record,
-        ];
+        let keys =
+            ["tg:ctl:secret", "06S", "", "{", "}", "{}", "{}{a}", "a{b", "a}b{c", "{{a}}", "x{tag}y{other}", &record];
         for key in keys {
             let theirs = server.run_command(&["CLUSTER", "KEYSLOT", key]);
             assert_eq!(hash_slot_of(key.as_bytes()).0.to_string(), theirs, "{key}");
         }
-        assert_eq!(
-            hash_slot_of(record.as_bytes()),
-            hash_slot_of_subject(subject)
-        );
+        assert_eq!(hash_slot_of(record.as_bytes()), hash_slot_of_subject(subject));
     }
 
     #[test]
@@ -152,9 +126,7 @@ mod tests {
 
     #[test]
     fn keys_of_several_hash_slots_have_none_in_common() {
-        let keys = |keys: &[&str]| -> Vec<Vec<u8>> {
-            keys.iter().map(|key| key.as_bytes().to_vec()).collect()
-        };
+        let keys = |keys: &[&str]| -> Vec<Vec<u8>> { keys.iter().map(|key| key.as_bytes().to_vec()).collect() };
         let tag = Some(hash_slot_of(b"a"));
         assert_eq!(common_hash_slot(&keys(&["{a}:1", "x{a}", "a"])), tag);
         assert_eq!(common_hash_slot(&keys(&["{a}:1", "{b}:1"])), None);

@@ -96,10 +96,7 @@ impl RedisCluster {
         LazyLock::force(&hash_slots::TAGS);
         let cluster = Arc::new(RedisCluster::without_map(seeds, access, config, scripts));
         let refresh_needed = Arc::clone(&cluster.refresh_needed);
-        tokio::spawn(topology_refresh::run_refresh(
-            Arc::downgrade(&cluster),
-            refresh_needed,
-        ));
+        tokio::spawn(topology_refresh::run_refresh(Arc::downgrade(&cluster), refresh_needed));
         cluster
     }
 
@@ -136,11 +133,7 @@ impl RedisCluster {
     pub(super) async fn ready(&self) {
         let is_connected = || {
             let view = self.view.load();
-            view.as_ref().is_some_and(|view| {
-                view.primaries
-                    .iter()
-                    .any(|primary| primary.pool.is_connected())
-            })
+            view.as_ref().is_some_and(|view| view.primaries.iter().any(|primary| primary.pool.is_connected()))
         };
         self.gate.wait_until(is_connected).await;
     }
@@ -149,10 +142,7 @@ impl RedisCluster {
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         match self.view.load().as_ref() {
             None => self.last_error.load().as_deref().cloned(),
-            Some(view) => view
-                .primaries
-                .iter()
-                .find_map(|primary| primary.pool.last_error()),
+            Some(view) => view.primaries.iter().find_map(|primary| primary.pool.last_error()),
         }
     }
 
@@ -165,8 +155,7 @@ impl RedisCluster {
 
     /// The shard that serves a hash slot.
     pub(super) fn shard_of(&self, hash_slot: HashSlot) -> ShardId {
-        self.primary_of(hash_slot)
-            .map_or(UNASSIGNED_SHARD, |primary| primary.shard_id)
+        self.primary_of(hash_slot).map_or(UNASSIGNED_SHARD, |primary| primary.shard_id)
     }
 
     /// The shards that serve hash slots.
@@ -180,9 +169,7 @@ impl RedisCluster {
     pub(super) fn primary(&self, shard_id: ShardId) -> Option<Arc<ConnectedPrimary>> {
         let view = self.view.load();
         let mut primaries = view.as_ref()?.primaries.iter();
-        primaries
-            .find(|primary| primary.shard_id == shard_id)
-            .cloned()
+        primaries.find(|primary| primary.shard_id == shard_id).cloned()
     }
 
     fn primary_of(&self, hash_slot: HashSlot) -> Option<Arc<ConnectedPrimary>> {
@@ -192,17 +179,10 @@ impl RedisCluster {
     }
 
     /// Runs a plain command on the server that has its only key.
-    pub(super) async fn command(
-        &self,
-        key: &[u8],
-        command: &Cmd,
-    ) -> Result<Value, RedisStoreError> {
+    pub(super) async fn command(&self, key: &[u8], command: &Cmd) -> Result<Value, RedisStoreError> {
         let Some(primary) = self.primary_of(hash_slot_of(key)) else {
             let last = self.last_error.load();
-            return Err(last
-                .as_deref()
-                .cloned()
-                .unwrap_or_else(RedisStoreError::not_served));
+            return Err(last.as_deref().cloned().unwrap_or_else(RedisStoreError::not_served));
         };
         let request = RedisRequest::Command(command);
         let (first, _) = primary.pool.send(request, SendMode::Plain).await;
@@ -219,20 +199,14 @@ impl RedisCluster {
     }
 
     /// The primary that `from` redirects to, if it is known.
-    fn redirect_target(
-        &self,
-        redirect: &Redirect,
-        from: &ConnectedPrimary,
-    ) -> Option<Arc<ConnectedPrimary>> {
+    fn redirect_target(&self, redirect: &Redirect, from: &ConnectedPrimary) -> Option<Arc<ConnectedPrimary>> {
         let address = parse_address(&redirect.to, host(&from.address))?;
         if redirect.mode == SendMode::Plain {
             self.note_moved(redirect.hash_slot, &address);
         }
         let view = self.view.load();
         let mut primaries = view.as_ref()?.primaries.iter();
-        let found = primaries
-            .find(|primary| primary.address == address)
-            .cloned();
+        let found = primaries.find(|primary| primary.address == address).cloned();
         if found.is_none() {
             self.refresh_needed.notify_one();
         }
@@ -243,25 +217,17 @@ impl RedisCluster {
     fn note_moved(&self, hash_slot: HashSlot, address: &RedisAddress) {
         self.view.rcu(|view| {
             let view = view.as_ref()?;
-            let primary =
-                |map: &HashSlotMap| map.owner(hash_slot).map(|owner| &view.primaries[owner]);
+            let primary = |map: &HashSlotMap| map.owner(hash_slot).map(|owner| &view.primaries[owner]);
             let owner = primary(&view.map);
-            let moved = (owner.map(|primary| &primary.address) != Some(address))
-                .then(|| view.map.moved(hash_slot, address));
+            let moved =
+                (owner.map(|primary| &primary.address) != Some(address)).then(|| view.map.moved(hash_slot, address));
             Some(match moved.flatten() {
                 None => Arc::clone(view),
                 Some(map) => {
                     if let (Some(from), Some(to)) = (owner, primary(&map)) {
-                        to.server_state.receive_hash_slots(
-                            &from.server_state,
-                            from.source_state(),
-                            &[hash_slot],
-                        );
+                        to.server_state.receive_hash_slots(&from.server_state, from.source_state(), &[hash_slot]);
                     }
-                    Arc::new(ClusterView {
-                        map,
-                        primaries: Arc::clone(&view.primaries),
-                    })
+                    Arc::new(ClusterView { map, primaries: Arc::clone(&view.primaries) })
                 }
             })
         });

@@ -65,10 +65,7 @@ impl ShardHandle {
     }
 
     /// Runs a script on keys of one hash slot.
-    pub(in crate::stores::redis) async fn call(
-        &self,
-        call: &ScriptCall<'_>,
-    ) -> Result<Value, RedisStoreError> {
+    pub(in crate::stores::redis) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, RedisStoreError> {
         let primary = self.primary_for(std::slice::from_ref(call))?;
         let request = RedisRequest::Script(call);
         let (first, _) = primary.pool.send(request, SendMode::Plain).await;
@@ -107,10 +104,7 @@ impl ShardHandle {
             Ok(primary) => primary,
             Err(error) => return Ok((vec![Err(error); calls.len()], Ok(()))),
         };
-        let (firsts, mut durability) = primary
-            .pool
-            .call_durably(calls, need, SendMode::Plain)
-            .await?;
+        let (firsts, mut durability) = primary.pool.call_durably(calls, need, SendMode::Plain).await?;
         let mut replies = Vec::with_capacity(calls.len());
         for (call, first) in calls.iter().zip(firsts) {
             let at = Arc::clone(&primary);
@@ -127,10 +121,7 @@ impl ShardHandle {
     pub(in crate::stores::redis) fn register(&self, without: &[HashSlot]) -> Option<NodeRegister> {
         let view = self.cluster.view.load();
         let view = view.as_ref()?;
-        let primary = view
-            .primaries
-            .iter()
-            .position(|primary| primary.shard_id == self.shard_id)?;
+        let primary = view.primaries.iter().position(|primary| primary.shard_id == self.shard_id)?;
         Some(NodeRegister {
             primary: Arc::clone(&view.primaries[primary]),
             hash_slot: view.map.register_hash_slot(primary, without)?,
@@ -139,11 +130,7 @@ impl ShardHandle {
     }
 
     /// Applies an error to the map: a hash slot that moved no longer belongs to this shard.
-    pub(in crate::stores::redis) fn note_error(
-        &self,
-        error: &RedisStoreError,
-        from: &ConnectedPrimary,
-    ) {
+    pub(in crate::stores::redis) fn note_error(&self, error: &RedisStoreError, from: &ConnectedPrimary) {
         self.cluster.note_error(error);
         if let Some(redirect) = error.redirect() {
             self.cluster.redirect_target(redirect, from);
@@ -151,10 +138,7 @@ impl ShardHandle {
     }
 
     /// The primary, if each call has keys of one hash slot only.
-    fn primary_for(
-        &self,
-        calls: &[ScriptCall<'_>],
-    ) -> Result<Arc<ConnectedPrimary>, RedisStoreError> {
+    fn primary_for(&self, calls: &[ScriptCall<'_>]) -> Result<Arc<ConnectedPrimary>, RedisStoreError> {
         let mut hash_slots = calls.iter().map(|call| common_hash_slot(call.keys));
         if !hash_slots.all(|hash_slot| hash_slot.is_some()) {
             return Err(RedisStoreError::across_hash_slots());
@@ -219,20 +203,11 @@ struct RedirectPath {
 
 impl RedirectPath {
     fn from(primary: Arc<ConnectedPrimary>) -> Self {
-        RedirectPath {
-            primary,
-            mode: SendMode::Plain,
-            hops: 0,
-            retries: 0,
-        }
+        RedirectPath { primary, mode: SendMode::Plain, hops: 0, retries: 0 }
     }
 
     /// Moves on to the server of the next try, or returns the error if there is none.
-    async fn advance(
-        &mut self,
-        cluster: &RedisCluster,
-        error: RedisStoreError,
-    ) -> Result<(), RedisStoreError> {
+    async fn advance(&mut self, cluster: &RedisCluster, error: RedisStoreError) -> Result<(), RedisStoreError> {
         cluster.note_error(&error);
         if let Some(redirect) = error.redirect() {
             let next = cluster.redirect_target(redirect, &self.primary);

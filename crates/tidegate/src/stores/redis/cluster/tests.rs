@@ -7,9 +7,7 @@ use super::*;
 use tidegate_core::units::Nanos;
 
 fn on_runtime(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.unwrap().block_on(test);
 }
 
@@ -20,12 +18,7 @@ fn map(primaries: &[(&str, u16)]) -> HashSlotMap {
     let ranges = (0..).zip(primaries).map(|(i, (id, port))| {
         let server = vec![bulk("127.0.0.1"), Value::Int((*port).into()), bulk(id)];
         let hash_slots = [i * width, (i + 1) * width - 1].map(Value::Int);
-        Value::Array(
-            hash_slots
-                .into_iter()
-                .chain([Value::Array(server)])
-                .collect(),
-        )
+        Value::Array(hash_slots.into_iter().chain([Value::Array(server)]).collect())
     });
     HashSlotMap::parse(&Value::Array(ranges.collect()), "127.0.0.1").unwrap()
 }
@@ -40,11 +33,7 @@ fn cluster(map: HashSlotMap) -> RedisCluster {
 
 fn redirect(hash_slot: u16, to: &str, mode: SendMode) -> Redirect {
     let (hash_slot, to) = (HashSlot(hash_slot), to.to_owned());
-    Redirect {
-        hash_slot,
-        to,
-        mode,
-    }
+    Redirect { hash_slot, to, mode }
 }
 
 /// Whether a refresh of the map was requested.
@@ -62,17 +51,12 @@ fn a_moved_hash_slot_belongs_to_its_new_primary_at_once() {
     on_runtime(async {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
-        let target = cluster
-            .redirect_target(&redirect(7, ":2", SendMode::Plain), &a)
-            .unwrap();
+        let target = cluster.redirect_target(&redirect(7, ":2", SendMode::Plain), &a).unwrap();
         assert_eq!(target.shard_id, b.shard_id);
         assert_eq!(cluster.shard_of(HashSlot(7)), b.shard_id);
         assert_eq!(cluster.shard_of(HashSlot(8)), a.shard_id);
         let back = redirect(7, "127.0.0.1:1", SendMode::Plain);
-        assert_eq!(
-            cluster.redirect_target(&back, &b).unwrap().shard_id,
-            a.shard_id
-        );
+        assert_eq!(cluster.redirect_target(&back, &b).unwrap().shard_id, a.shard_id);
         assert_eq!(cluster.shard_of(HashSlot(7)), a.shard_id);
     });
 }
@@ -83,10 +67,7 @@ fn a_hash_slot_that_is_moving_still_belongs_to_its_old_primary() {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
         let asking = redirect(7, "127.0.0.1:2", SendMode::Asking);
-        assert_eq!(
-            cluster.redirect_target(&asking, &a).unwrap().shard_id,
-            b.shard_id
-        );
+        assert_eq!(cluster.redirect_target(&asking, &a).unwrap().shard_id, b.shard_id);
         assert_eq!(cluster.shard_of(HashSlot(7)), a.shard_id);
         assert!(!was_notified(&cluster).await);
     });
@@ -113,9 +94,7 @@ fn a_moved_hash_slot_is_whole_since_the_later_loss() {
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
         a.server_state.note_data_epoch(9_000 << 20 | 1);
         b.server_state.note_data_epoch(7_000 << 20 | 2);
-        cluster
-            .redirect_target(&redirect(7, ":2", SendMode::Plain), &a)
-            .unwrap();
+        cluster.redirect_target(&redirect(7, ":2", SendMode::Plain), &a).unwrap();
         assert_eq!(b.server_state.data_since(), Nanos::from_millis(9_000));
         assert_eq!(b.server_state.data_epoch(), Some(7_000 << 20 | 2));
     });
@@ -128,22 +107,13 @@ fn a_primary_at_another_address_is_the_same_shard() {
         let cluster = cluster(map(&[("a", 1), ("b", 2)]));
         let [a, b] = [0, 16_000].map(|hash_slot| cluster.primary_of(HashSlot(hash_slot)).unwrap());
         a.server_state.note_data_epoch(5);
-        assert_eq!(
-            cluster.adopt(map(&[("a", 1), ("b", 2)])),
-            RefreshResult::Unchanged
-        );
-        assert_eq!(
-            cluster.adopt(map(&[("a", 9), ("b", 2)])),
-            RefreshResult::Changed
-        );
+        assert_eq!(cluster.adopt(map(&[("a", 1), ("b", 2)])), RefreshResult::Unchanged);
+        assert_eq!(cluster.adopt(map(&[("a", 9), ("b", 2)])), RefreshResult::Changed);
         let moved = cluster.primary(a.shard_id).unwrap();
         assert!(!Arc::ptr_eq(&moved, &a) && moved.server_state.data_epoch() == Some(5));
         assert!(Arc::ptr_eq(&cluster.primary(b.shard_id).unwrap(), &b));
         // A replica takes over: another shard, with the state of the data.
-        assert_eq!(
-            cluster.adopt(map(&[("c", 9), ("b", 2)])),
-            RefreshResult::Changed
-        );
+        assert_eq!(cluster.adopt(map(&[("c", 9), ("b", 2)])), RefreshResult::Changed);
         assert!(cluster.primary(a.shard_id).is_none());
         let new = cluster.primary_of(HashSlot(0)).unwrap();
         assert!(new.shard_id != a.shard_id && Arc::ptr_eq(&new.server_state, &a.server_state));

@@ -36,10 +36,7 @@ const ACCEPT_OLDER_AFTER: Duration = Duration::from_secs(5);
 
 /// Refreshes the map of a cluster until the cluster is dropped.
 pub(super) async fn run_refresh(cluster: Weak<RedisCluster>, refresh_needed: Arc<Notify>) {
-    let mut known = KnownTopology {
-        cluster_epoch: 0,
-        received_at: Instant::now(),
-    };
+    let mut known = KnownTopology { cluster_epoch: 0, received_at: Instant::now() };
     let (mut pause, mut notified) = (MIN_PAUSE, true);
     loop {
         let found = match cluster.upgrade() {
@@ -47,17 +44,13 @@ pub(super) async fn run_refresh(cluster: Weak<RedisCluster>, refresh_needed: Arc
             None => return,
         };
         pause = match found {
-            RefreshResult::Unchanged | RefreshResult::Failed if notified => {
-                (pause * 2).min(MAX_PAUSE)
-            }
+            RefreshResult::Unchanged | RefreshResult::Failed if notified => (pause * 2).min(MAX_PAUSE),
             _ => MIN_PAUSE,
         };
         sleep(pause).await;
         notified = match found {
             RefreshResult::Failed => true,
-            _ => timeout(jittered(REFRESH_INTERVAL), refresh_needed.notified())
-                .await
-                .is_ok(),
+            _ => timeout(jittered(REFRESH_INTERVAL), refresh_needed.notified()).await.is_ok(),
         };
     }
 }
@@ -72,8 +65,7 @@ struct KnownTopology {
 impl KnownTopology {
     /// Whether to accept a map of this epoch, the newest of all received at `now`.
     fn accept(&mut self, epoch: u64, now: Instant) -> bool {
-        let accepts = epoch >= self.cluster_epoch
-            || now.duration_since(self.received_at) > ACCEPT_OLDER_AFTER;
+        let accepts = epoch >= self.cluster_epoch || now.duration_since(self.received_at) > ACCEPT_OLDER_AFTER;
         if accepts {
             (self.cluster_epoch, self.received_at) = (epoch, now);
         }
@@ -114,16 +106,10 @@ impl RedisCluster {
                 }
                 Err(_) => continue,
             };
-            if best
-                .as_ref()
-                .is_none_or(|best| best.cluster_epoch < reply.cluster_epoch)
-            {
+            if best.as_ref().is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) {
                 best = Some(reply);
             }
-            if best
-                .as_ref()
-                .is_some_and(|best| best.cluster_epoch >= known.cluster_epoch)
-            {
+            if best.as_ref().is_some_and(|best| best.cluster_epoch >= known.cluster_epoch) {
                 break;
             }
         }
@@ -153,14 +139,8 @@ impl RedisCluster {
             others.splice(0..0, view.map.replicas.iter().cloned());
         }
         let mut seen = HashSet::new();
-        let others = others
-            .into_iter()
-            .chain(self.seed_addresses.iter().cloned());
-        sources.extend(
-            others
-                .filter(|address| seen.insert(address.clone()))
-                .map(TopologySource::Address),
-        );
+        let others = others.into_iter().chain(self.seed_addresses.iter().cloned());
+        sources.extend(others.filter(|address| seen.insert(address.clone())).map(TopologySource::Address));
         sources
     }
 
@@ -168,11 +148,7 @@ impl RedisCluster {
         match source {
             TopologySource::Connected(primary) => {
                 let (info, hash_slots) = (command("INFO"), command("SLOTS"));
-                let send = |command| {
-                    primary
-                        .pool
-                        .send(RedisRequest::Command(command), SendMode::Plain)
-                };
+                let send = |command| primary.pool.send(RedisRequest::Command(command), SendMode::Plain);
                 let info = send(&info).await.0?;
                 parse_topology(&info, &send(&hash_slots).await.0?, &primary.address)
             }
@@ -189,21 +165,17 @@ impl RedisCluster {
         let known = view.as_ref().map_or(&[][..], |view| &view.primaries[..]);
         let before = |shard_id| known.iter().find(|primary| primary.shard_id == shard_id);
         let state = |server_state: &Arc<ServerState>| {
-            let primary = known
-                .iter()
-                .find(|primary| Arc::ptr_eq(&primary.server_state, server_state));
+            let primary = known.iter().find(|primary| Arc::ptr_eq(&primary.server_state, server_state));
             primary.map_or(SourceState::Unverified, |primary| primary.source_state())
         };
         let server_state_before = |shard_id| before(shard_id).map(|primary| &primary.server_state);
         let mut hash_slot_states = self.hash_slot_states.lock();
         let server_states = hash_slot_states.take_over(&map, server_state_before, state);
         let primaries = map.primaries.iter().zip(server_states);
-        let primaries = primaries
-            .map(|(now, server_state)| self.primary_at(now, before(now.shard_id), server_state));
+        let primaries = primaries.map(|(now, server_state)| self.primary_at(now, before(now.shard_id), server_state));
         match primaries.collect() {
             Ok(primaries) => {
-                self.view
-                    .store(Some(Arc::new(ClusterView { map, primaries })));
+                self.view.store(Some(Arc::new(ClusterView { map, primaries })));
                 RefreshResult::Changed
             }
             Err(error) => {
@@ -222,17 +194,9 @@ impl RedisCluster {
         if let Some(primary) = before.filter(|primary| primary.address == now.address) {
             return Ok(Arc::clone(primary));
         }
-        let target = ConnectTarget::Fixed {
-            address: now.address.clone(),
-            access: self.access.clone(),
-        };
+        let target = ConnectTarget::Fixed { address: now.address.clone(), access: self.access.clone() };
         let pool = ConnectionPool::open(&target, &self.config, &self.scripts, &self.gate)?;
-        Ok(Arc::new(ConnectedPrimary {
-            shard_id: now.shard_id,
-            address: now.address.clone(),
-            pool,
-            server_state,
-        }))
+        Ok(Arc::new(ConnectedPrimary { shard_id: now.shard_id, address: now.address.clone(), pool, server_state }))
     }
 }
 
@@ -261,11 +225,7 @@ fn command(about: &str) -> Cmd {
 }
 
 /// Parses the replies of the server at `address` about its cluster.
-fn parse_topology(
-    info: &Value,
-    hash_slots: &Value,
-    address: &RedisAddress,
-) -> Result<TopologyReply, RedisStoreError> {
+fn parse_topology(info: &Value, hash_slots: &Value, address: &RedisAddress) -> Result<TopologyReply, RedisStoreError> {
     let info: String = redis::from_redis_value_ref(info).unwrap_or_default();
     let epoch = info
         .lines()
@@ -287,10 +247,7 @@ mod tests {
     fn an_older_map_is_accepted_only_when_there_has_been_no_other() {
         let began = Instant::now();
         let after = |secs| began + Duration::from_secs(secs);
-        let mut known = KnownTopology {
-            cluster_epoch: 7,
-            received_at: began,
-        };
+        let mut known = KnownTopology { cluster_epoch: 7, received_at: began };
         assert!(!known.accept(6, after(1)), "cut off");
         assert!(known.accept(7, after(4)));
         assert!(!known.accept(6, after(8)), "7 was received 4 s ago");

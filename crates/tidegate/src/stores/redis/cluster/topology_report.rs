@@ -28,11 +28,7 @@ pub(in crate::stores::redis) async fn report(
     for (seed, query) in seeds.iter().zip(queries) {
         let reply = query.await;
         match reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None))) {
-            Ok(reply)
-                if best
-                    .as_ref()
-                    .is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) =>
-            {
+            Ok(reply) if best.as_ref().is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) => {
                 best = Some(reply);
             }
             Ok(_) => {}
@@ -46,11 +42,7 @@ pub(in crate::stores::redis) async fn report(
     }
 }
 
-fn build_topology(
-    map: &HashSlotMap,
-    access: &Access,
-    unreachable: Vec<(String, RedisStoreError)>,
-) -> RedisTopology {
+fn build_topology(map: &HashSlotMap, access: &Access, unreachable: Vec<(String, RedisStoreError)>) -> RedisTopology {
     let secret = map.owner(hash_slot_of(secret::KEY.as_bytes()));
     let primaries = map.primaries.iter().enumerate();
     let servers = primaries.filter_map(|(index, primary)| {
@@ -62,17 +54,9 @@ fn build_topology(
             register: register_key(hash_slot),
             has_secret: secret == Some(index),
         };
-        Some(RedisServer {
-            address: primary.address.clone(),
-            access: access.clone(),
-            keys,
-        })
+        Some(RedisServer { address: primary.address.clone(), access: access.clone(), keys })
     });
     let mut primaries: Vec<RedisServer> = servers.collect();
     primaries.sort_by_key(RedisServer::address);
-    RedisTopology::Cluster {
-        primaries,
-        unowned: map.count(None),
-        unreachable,
-    }
+    RedisTopology::Cluster { primaries, unowned: map.count(None), unreachable }
 }

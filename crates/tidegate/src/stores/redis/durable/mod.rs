@@ -38,8 +38,7 @@ const MAX_QUEUED: usize = 4_096;
 pub(super) type DurabilityResult = Result<(), UnacknowledgedError>;
 
 /// The replies to some calls, and whether they are durable; or why nothing was sent.
-pub(super) type DurableReplies =
-    Result<(Vec<Result<Value, RedisStoreError>>, DurabilityResult), UnacknowledgedError>;
+pub(super) type DurableReplies = Result<(Vec<Result<Value, RedisStoreError>>, DurabilityResult), UnacknowledgedError>;
 
 /// The durability that some charges require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,11 +61,7 @@ impl DurabilityRequirement {
             let aof = charge.options.durability == Durability::ReplicaAof
                 || need.is_some_and(|need| need.wait == WaitKind::Aof);
             need = Some(DurabilityRequirement {
-                wait: if aof {
-                    WaitKind::Aof
-                } else {
-                    WaitKind::Replica
-                },
+                wait: if aof { WaitKind::Aof } else { WaitKind::Replica },
                 patience: need.map_or(patience, |need| need.patience.min(patience)),
             });
         }
@@ -74,34 +69,21 @@ impl DurabilityRequirement {
     }
 
     /// The durability of several sets that are sent in one pipeline.
-    pub(super) fn of_each(
-        script: Script,
-        sets: &[&ChargeSet<'_>],
-    ) -> Option<DurabilityRequirement> {
+    pub(super) fn of_each(script: Script, sets: &[&ChargeSet<'_>]) -> Option<DurabilityRequirement> {
         DurabilityRequirement::of(script, sets.iter().flat_map(|set| &set.charges))
     }
 }
 
 /// The error of the port for a charge that is not durable.
 pub(super) fn unacknowledged_error(reason: UnacknowledgedError, waited: Nanos) -> StoreError {
-    StoreError::Unavailable {
-        waited,
-        source: Box::new(reason),
-    }
+    StoreError::Unavailable { waited, source: Box::new(reason) }
 }
 
 /// Fails if the script wrote something that is not durable.
-pub(super) fn confirm(
-    reply: &ScriptReply,
-    durability: &DurabilityResult,
-    began: Instant,
-) -> Result<(), StoreError> {
+pub(super) fn confirm(reply: &ScriptReply, durability: &DurabilityResult, began: Instant) -> Result<(), StoreError> {
     let wrote = reply.verdict().is_ok_and(|verdict| verdict > 0);
     match durability {
-        Err(reason) if wrote => Err(unacknowledged_error(
-            reason.clone(),
-            Nanos::from(began.elapsed()),
-        )),
+        Err(reason) if wrote => Err(unacknowledged_error(reason.clone(), Nanos::from(began.elapsed()))),
         _ => Ok(()),
     }
 }
@@ -128,16 +110,12 @@ impl DurableConnections {
             unacknowledged: Arc::default(),
             tasks: OnceLock::new(),
         };
-        DurableConnections {
-            replica: of(WaitKind::Replica),
-            aof: of(WaitKind::Aof),
-        }
+        DurableConnections { replica: of(WaitKind::Replica), aof: of(WaitKind::Aof) }
     }
 
     /// Why charges are not acknowledged at present.
     pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
-        let of =
-            |connection: &DurableConnection| connection.unacknowledged.load().as_deref().cloned();
+        let of = |connection: &DurableConnection| connection.unacknowledged.load().as_deref().cloned();
         of(&self.replica).or_else(|| of(&self.aof))
     }
 }
@@ -162,17 +140,13 @@ impl ConnectionPool {
             WaitKind::Aof => &self.durable.aof,
         };
         let sent = calls.iter().map(|call| self.by_hash(call, false));
-        let (mut replies, mut durability) =
-            connection.send(sent.collect(), need.patience, mode).await?;
+        let (mut replies, mut durability) = connection.send(sent.collect(), need.patience, mode).await?;
         for (call, reply) in calls.iter().zip(&mut replies) {
             let unknown = |error: &RedisStoreError| error.action() == Action::SendText;
             if reply.as_ref().err().is_some_and(unknown) {
                 let text = vec![self.by_text(call, false)];
-                let (mut again, durability_again) =
-                    connection.send(text, need.patience, mode).await?;
-                *reply = again
-                    .pop()
-                    .unwrap_or(Err(RedisStoreError::not_connected(None)));
+                let (mut again, durability_again) = connection.send(text, need.patience, mode).await?;
+                *reply = again.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
                 durability = durability.and(durability_again);
             }
         }
@@ -196,21 +170,10 @@ struct DurableTasks {
 }
 
 impl DurableConnection {
-    async fn send(
-        &self,
-        calls: Vec<SentCall>,
-        patience: Duration,
-        mode: SendMode,
-    ) -> DurableReplies {
+    async fn send(&self, calls: Vec<SentCall>, patience: Duration, mode: SendMode) -> DurableReplies {
         let running = self.tasks.get_or_init(|| self.start());
         let (reply_to, reply) = oneshot::channel();
-        let job = Job {
-            calls,
-            mode,
-            queued: Instant::now(),
-            patience,
-            reply_to,
-        };
+        let job = Job { calls, mode, queued: Instant::now(), patience, reply_to };
         match running.jobs.try_send(job) {
             Ok(()) => reply.await.unwrap_or_else(|_| Err(queue_full())),
             Err(_) => Err(queue_full()),
@@ -228,10 +191,7 @@ impl DurableConnection {
             queue,
             checked: None,
         };
-        let tasks = [
-            tokio::spawn(maintain(Arc::clone(&self.connection))),
-            tokio::spawn(sender.run()),
-        ];
+        let tasks = [tokio::spawn(maintain(Arc::clone(&self.connection))), tokio::spawn(sender.run())];
         DurableTasks { jobs, tasks }
     }
 }

@@ -55,15 +55,9 @@ impl DurableSender {
                 continue;
             };
             // Nothing is charged on a connection that cannot wait.
-            let known = self
-                .checked
-                .as_ref()
-                .is_some_and(|c| Arc::ptr_eq(c, &active));
-            let able = if known {
-                Ok(())
-            } else {
-                can_wait(&self.connection, &active, self.wait, patience * 2 / 5).await
-            };
+            let known = self.checked.as_ref().is_some_and(|c| Arc::ptr_eq(c, &active));
+            let able =
+                if known { Ok(()) } else { can_wait(&self.connection, &active, self.wait, patience * 2 / 5).await };
             let durability = match able {
                 Ok(()) => self.send(&active, batch).await,
                 Err(reason) => {
@@ -127,17 +121,10 @@ impl DurableSender {
                 return Ok(());
             }
         };
-        let echo = replies
-            .pop()
-            .unwrap_or(Err(RedisStoreError::not_connected(None)));
-        let count = replies
-            .pop()
-            .unwrap_or(Err(RedisStoreError::not_connected(None)));
+        let echo = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
+        let count = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
         let count = self.connection.before_ping(active, id, echo, count);
-        let count = self
-            .wait
-            .wait_until(&self.connection, active, count, until)
-            .await;
+        let count = self.wait.wait_until(&self.connection, active, count, until).await;
         let durability = check_count(&self.connection, active, self.wait, count).await;
         let mut replies = replies.into_iter();
         for job in batch {
@@ -151,10 +138,7 @@ impl DurableSender {
     async fn catch_up(&mut self, active: &Arc<ActiveConnection>, mut reason: UnacknowledgedError) {
         loop {
             self.unacknowledged.store(Some(Arc::new(reason.clone())));
-            let is_connected = self
-                .connection
-                .active()
-                .is_some_and(|now| Arc::ptr_eq(&now, active));
+            let is_connected = self.connection.active().is_some_and(|now| Arc::ptr_eq(&now, active));
             if !is_connected {
                 break;
             }
@@ -188,11 +172,7 @@ impl Job {
         replies: &mut dyn Iterator<Item = Result<Value, RedisStoreError>>,
     ) -> Vec<Result<Value, RedisStoreError>> {
         let each = |call: &SentCall| {
-            let mut next = || {
-                replies
-                    .next()
-                    .unwrap_or(Err(RedisStoreError::not_connected(None)))
-            };
+            let mut next = || replies.next().unwrap_or(Err(RedisStoreError::not_connected(None)));
             let reply = match self.mode {
                 SendMode::Plain => next(),
                 SendMode::Asking => next().and(next()),

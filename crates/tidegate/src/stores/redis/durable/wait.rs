@@ -72,9 +72,7 @@ impl WaitKind {
                 break;
             }
             connection.expect_block_for(left);
-            count = connection
-                .send(active, &self.command(left), SendMode::Plain)
-                .await;
+            count = connection.send(active, &self.command(left), SendMode::Plain).await;
         }
         count
     }
@@ -90,12 +88,8 @@ pub(super) async fn can_wait(
 ) -> DurabilityResult {
     let until = Instant::now() + max;
     connection.expect_block_for(MIN_WAIT);
-    let count = connection
-        .send(active, &wait.command(MIN_WAIT), SendMode::Plain)
-        .await;
-    if count.as_ref().is_ok_and(|count| !wait.is_enough(count))
-        && has_no_replica(connection, active).await
-    {
+    let count = connection.send(active, &wait.command(MIN_WAIT), SendMode::Plain).await;
+    if count.as_ref().is_ok_and(|count| !wait.is_enough(count)) && has_no_replica(connection, active).await {
         return Err(UnacknowledgedError(NO_REPLICA.to_owned()));
     }
     let count = wait.wait_until(connection, active, count, until).await;
@@ -114,9 +108,7 @@ async fn acknowledged(
 ) -> DurabilityResult {
     let until = Instant::now() + max;
     connection.expect_block_for(max);
-    let count = connection
-        .send(active, &wait.command(max), SendMode::Plain)
-        .await;
+    let count = connection.send(active, &wait.command(max), SendMode::Plain).await;
     let count = wait.wait_until(connection, active, count, until).await;
     check_count(connection, active, wait, count).await
 }
@@ -159,8 +151,7 @@ const NO_REPLICA: &str = "no replica is connected; connect one, or write `durabi
 const SLOW_REPLICA: &str = "no replica acknowledged in time; see whether one can keep up";
 const SLOW_REPLICA_DISK: &str = "no replica had it on its disk in time; see whether one has \
                                  `appendonly yes` and `appendfsync always`";
-const SLOW_DISK: &str =
-    "the server did not have it on its disk in time; see whether it has `appendfsync always`";
+const SLOW_DISK: &str = "the server did not have it on its disk in time; see whether it has `appendfsync always`";
 
 fn failure_text(error: &RedisStoreError) -> String {
     // Contains no address and no user, unlike the error itself.
@@ -181,10 +172,7 @@ fn failure_text(error: &RedisStoreError) -> String {
 async fn has_no_replica(connection: &ManagedConnection, active: &Arc<ActiveConnection>) -> bool {
     let mut command = redis::cmd("INFO");
     command.arg("replication");
-    let info = connection
-        .send(active, &command, SendMode::Plain)
-        .await
-        .ok();
+    let info = connection.send(active, &command, SendMode::Plain).await.ok();
     let info = info.and_then(|info| redis::from_redis_value::<String>(info).ok());
     info.is_some_and(|info| info.contains("connected_slaves:0"))
 }

@@ -8,11 +8,8 @@ impl RedisStoreError {
     /// The cause of an outage: the kind and the text of this error.
     pub fn cause(&self) -> FailureCause {
         // A redirect contains the address of a server.
-        let text = if self.action == Action::Redirect {
-            format!("{}: {}", self.code, self.cure)
-        } else {
-            self.to_string()
-        };
+        let text =
+            if self.action == Action::Redirect { format!("{}: {}", self.code, self.cure) } else { self.to_string() };
         FailureCause::new(self.kind(), text)
     }
 
@@ -31,12 +28,8 @@ impl RedisStoreError {
             "CLUSTERDOWN" | "no server" | NO_TOPOLOGY => FailureKind::Clusterdown,
             "no TLS" | "bad certificate" => FailureKind::Tls,
             "WRONGTYPE" => FailureKind::Record,
-            "ERR" if self.action == Action::Report && self.detail.contains(IN_SCRIPT) => {
-                FailureKind::Record
-            }
-            "ERR" if self.detail.contains("AUTH") || self.detail.contains("password") => {
-                FailureKind::Auth
-            }
+            "ERR" if self.action == Action::Report && self.detail.contains(IN_SCRIPT) => FailureKind::Record,
+            "ERR" if self.detail.contains("AUTH") || self.detail.contains("password") => FailureKind::Auth,
             _ if self.detail.contains("failed to lookup address") => FailureKind::Dns,
             _ if self.is_silence() => FailureKind::Refused,
             _ => FailureKind::Other,
@@ -69,15 +62,13 @@ mod tests {
 
     #[test]
     fn a_broken_connection_has_its_kind() {
-        let io =
-            |kind| RedisStoreError::from_redis(&RedisError::from(std::io::Error::from(kind)), None);
+        let io = |kind| RedisStoreError::from_redis(&RedisError::from(std::io::Error::from(kind)), None);
         let refused = io(std::io::ErrorKind::ConnectionRefused).cause();
         assert_eq!(refused.kind, FailureKind::Refused);
         assert!(refused.text.contains("connection refused"), "{refused}");
         let timeout = io(std::io::ErrorKind::TimedOut).cause();
         assert_eq!(timeout.kind, FailureKind::Timeout);
-        let unknown =
-            std::io::Error::other("failed to lookup address information: Name or service");
+        let unknown = std::io::Error::other("failed to lookup address information: Name or service");
         let unknown = RedisStoreError::from_redis(&RedisError::from(unknown), None).cause();
         assert_eq!(unknown.kind, FailureKind::Dns);
     }
@@ -90,8 +81,7 @@ mod tests {
         assert_eq!(denied.kind, FailureKind::Permission);
         let moved = RedisStoreError::from_reply("MOVED", "3999 planted-host:6381", None).cause();
         let repeated = "something about planted-password";
-        let repeated =
-            RedisStoreError::from_reply("ERR", repeated, Some("planted-password")).cause();
+        let repeated = RedisStoreError::from_reply("ERR", repeated, Some("planted-password")).cause();
         let other_name = "invalid peer certificate: certificate not valid for name \"planted-host\"; \
                           certificate is only valid for DnsName(\"planted-other\")";
         let other_name = std::io::Error::new(std::io::ErrorKind::InvalidData, other_name);

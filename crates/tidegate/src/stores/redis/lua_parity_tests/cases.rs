@@ -118,15 +118,8 @@ fn calendar(random: &mut ParityRng) -> Spec {
             Nanos::new(edge)
         })
         .collect();
-    let mut spec = Spec::new(
-        Algorithm::FixedWindow,
-        1 + random.below(50),
-        Nanos::new(DAY),
-    );
-    spec.window = Window::Edges {
-        edges: Arc::from(edges),
-        nominal: Nanos::new(DAY),
-    };
+    let mut spec = Spec::new(Algorithm::FixedWindow, 1 + random.below(50), Nanos::new(DAY));
+    spec.window = Window::Edges { edges: Arc::from(edges), nominal: Nanos::new(DAY) };
     if random.chance(50) {
         spec.guard = Nanos::new(random.below(DAY));
     }

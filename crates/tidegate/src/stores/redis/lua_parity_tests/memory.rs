@@ -52,28 +52,13 @@ fn run(kind: LimitKind, seed: u64) {
             let plan = ScriptPlan::new(&set.charges, Spending::Charge, at).expect("a plan");
             let shared = &mut records[..plan.keys.len()];
             let (actual, wanted) = match random.below(10) {
-                0 => (
-                    model::charge(&set, &plan, shared, ReplayIntent::Force, at),
-                    memory.force_at(&set, at),
-                ),
-                1 => (
-                    model::charge(&set, &plan, shared, ReplayIntent::Peek, at),
-                    memory.peek_at(&set, at),
-                ),
-                _ => (
-                    model::charge(&set, &plan, shared, ReplayIntent::Charge, at),
-                    memory.charge_at(&set, at),
-                ),
+                0 => (model::charge(&set, &plan, shared, ReplayIntent::Force, at), memory.force_at(&set, at)),
+                1 => (model::charge(&set, &plan, shared, ReplayIntent::Peek, at), memory.peek_at(&set, at)),
+                _ => (model::charge(&set, &plan, shared, ReplayIntent::Charge, at), memory.charge_at(&set, at)),
             };
             denied += u64::from(!wanted.admitted);
-            let actual = Outcome {
-                snapshots: Vec::new(),
-                ..actual
-            };
-            assert_eq!(
-                actual, wanted,
-                "{kind:?}, seed {seed}, subject {subject}, step {step}: {limits:?}"
-            );
+            let actual = Outcome { snapshots: Vec::new(), ..actual };
+            assert_eq!(actual, wanted, "{kind:?}, seed {seed}, subject {subject}, step {step}: {limits:?}");
         }
     }
     assert!(denied > STEPS / 20, "{kind:?}: {denied} denied");

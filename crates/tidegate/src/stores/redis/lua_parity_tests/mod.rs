@@ -30,9 +30,7 @@ const CALL_ID: &[u8] = b"call";
 fn timed(script: Script) -> String {
     let clock = "redis.call('TIME')";
     assert_eq!(script.text.matches(clock).count(), 1, "{}", script.name);
-    script
-        .text
-        .replace(clock, "{ ARGV[#ARGV - 2], ARGV[#ARGV - 1] }")
+    script.text.replace(clock, "{ ARGV[#ARGV - 2], ARGV[#ARGV - 1] }")
 }
 
 /// The hashes of the scripts on a server.
@@ -76,18 +74,12 @@ fn compare(expect: &ExpectedReply, reply: &WireReply) -> Result<(), String> {
         if records != found {
             return Err(format!("found {records:02x?}, not {found:02x?}"));
         }
-        same(
-            "the verdict",
-            read.verdict().map_err(|error| error.to_string())?,
-            want,
-        )
+        same("the verdict", read.verdict().map_err(|error| error.to_string())?, want)
     };
     match expect {
         ExpectedReply::Number(number) => same("the number", reply.number(), *number),
         ExpectedReply::Code(code) => verdict(reply, &[], *code),
-        ExpectedReply::Draw { units, found } => {
-            verdict(reply, std::slice::from_ref(found), *units as i64)
-        }
+        ExpectedReply::Draw { units, found } => verdict(reply, std::slice::from_ref(found), *units as i64),
         ExpectedReply::Charge { admitted, found } => verdict(reply, found, i64::from(*admitted)),
     }
 }
@@ -96,9 +88,7 @@ fn compare(expect: &ExpectedReply, reply: &WireReply) -> Result<(), String> {
 fn check_stored(run: &mut ParityRun, subjects: &[ParitySubject], context: &str) {
     let rules = run.rules.clone();
     let stored = |subject: &ParitySubject| {
-        let keys = rules
-            .each_ref()
-            .map(|rule| plan::key(subject.id, ":", rule.as_str()));
+        let keys = rules.each_ref().map(|rule| plan::key(subject.id, ":", rule.as_str()));
         keys.into_iter().zip(subject.records.clone())
     };
     let all: Vec<(Vec<u8>, StoredRecord)> = subjects.iter().flat_map(stored).collect();
@@ -155,17 +145,11 @@ fn try_kind(server: &TestRedis, kind: LimitKind, seed: u64) {
             if let Err(reason) = compare(expect, reply) {
                 let limits = subject.limits.map(|rates| rates.map(|at| &run.pool[at]));
                 let (id, now) = (subject.id, subject.now);
-                panic!(
-                    "{kind:?}, seed {seed}, round {round}, subject {id} at {now}: {reason}\n{limits:?}"
-                );
+                panic!("{kind:?}, seed {seed}, round {round}, subject {id} at {now}: {reason}\n{limits:?}");
             }
         }
         if round % 20 == 19 {
-            check_stored(
-                &mut run,
-                &subjects,
-                &format!("{kind:?}, seed {seed}, round {round}"),
-            );
+            check_stored(&mut run, &subjects, &format!("{kind:?}, seed {seed}, round {round}"));
         }
     }
     let total = run.admitted + run.denied;

@@ -37,32 +37,18 @@ fn second(limit: &Limit, fresh: Nanos) -> u64 {
 }
 
 /// A record with the changed counters. Its expiry is never earlier than before.
-fn write_record(
-    stored: &StoredRecord,
-    mut entries: Vec<WrittenCounter>,
-    now: Nanos,
-) -> StoredRecord {
+fn write_record(stored: &StoredRecord, mut entries: Vec<WrittenCounter>, now: Nanos) -> StoredRecord {
     let mut changed: Vec<WrittenCounter> = entries.extract_if(.., |entry| entry.changed).collect();
     assert!(!changed.is_empty(), "only a changed record is written");
     let (old, mut expires) = match stored {
         None => (Vec::new(), 1),
         Some((was, expires)) => (record::read(was).expect("a record"), *expires),
     };
-    for RecordCounter {
-        header,
-        limit,
-        state,
-    } in old
-    {
+    for RecordCounter { header, limit, state } in old {
         let fresh = fresh_at(&limit, &state);
         let taken = changed.iter().any(|e| e.header.rate() == header.rate());
         if !taken && fresh > now {
-            changed.push(WrittenCounter {
-                header,
-                limit,
-                state,
-                changed: false,
-            });
+            changed.push(WrittenCounter { header, limit, state, changed: false });
         }
     }
     changed.sort_by_key(|entry| entry.header.rate());
@@ -110,8 +96,7 @@ pub(super) fn charge(
     intent: ReplayIntent,
     now: Nanos,
 ) -> Outcome {
-    let mut replay =
-        DecisionReplay::open(&set.charges, plan, &bytes(records), now).expect("records");
+    let mut replay = DecisionReplay::open(&set.charges, plan, &bytes(records), now).expect("records");
     let outcome = replay.decide(set, intent);
     if intent != ReplayIntent::Peek {
         commit(&replay, records, now);
@@ -119,12 +104,7 @@ pub(super) fn charge(
     outcome
 }
 
-pub(super) fn draw(
-    charges: &[Charge<'_>],
-    plan: &ScriptPlan,
-    records: &mut [StoredRecord],
-    now: Nanos,
-) -> LeaseReply {
+pub(super) fn draw(charges: &[Charge<'_>], plan: &ScriptPlan, records: &mut [StoredRecord], now: Nanos) -> LeaseReply {
     let mut replay = DecisionReplay::open(charges, plan, &bytes(records), now).expect("records");
     let drawn = replay.draw();
     commit(&replay, records, now);
@@ -160,11 +140,7 @@ pub(super) fn refund(
         let Some((was, _)) = &*stored else { continue };
         let mut counters = record::read(was).expect("a record");
         let mut entries: Vec<WrittenCounter> = Vec::new();
-        for (i, charge) in charges
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| plan.key_of[*i] == key)
-        {
+        for (i, charge) in charges.iter().enumerate().filter(|(i, _)| plan.key_of[*i] == key) {
             let same = |counter: &&mut RecordCounter| counter.header == plan.headers[i];
             let Some(counter) = counters.iter_mut().find(same) else {
                 continue;
@@ -186,22 +162,14 @@ pub(super) fn refund(
     }
 }
 
-pub(super) fn reset(
-    charges: &[Charge<'_>],
-    plan: &ScriptPlan,
-    records: &mut [StoredRecord],
-    now: Nanos,
-) -> i64 {
+pub(super) fn reset(charges: &[Charge<'_>], plan: &ScriptPlan, records: &mut [StoredRecord], now: Nanos) -> i64 {
     let mut reset_count = 0;
     for (key, stored) in records.iter_mut().enumerate() {
         let Some((was, _)) = stored else {
             continue;
         };
         let named = |counter: &&mut RecordCounter| {
-            let mut of_key = charges
-                .iter()
-                .zip(&plan.key_of)
-                .filter(|(_, of)| **of == key);
+            let mut of_key = charges.iter().zip(&plan.key_of).filter(|(_, of)| **of == key);
             of_key.any(|(charge, _)| charge.rate == counter.header.rate())
         };
         let mut counters = record::read(was).expect("a record");

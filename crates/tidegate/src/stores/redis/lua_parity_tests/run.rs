@@ -4,9 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use tidegate_core::algorithms::{
-    CounterState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters,
-};
+use tidegate_core::algorithms::{CounterState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters};
 use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -47,14 +45,8 @@ pub(super) struct ParitySubject {
 
 /// The expected reply.
 pub(super) enum ExpectedReply {
-    Charge {
-        admitted: bool,
-        found: Vec<Option<Vec<u8>>>,
-    },
-    Draw {
-        units: u64,
-        found: Option<Vec<u8>>,
-    },
+    Charge { admitted: bool, found: Vec<Option<Vec<u8>>> },
+    Draw { units: u64, found: Option<Vec<u8>> },
     Code(i64),
     Number(i64),
 }
@@ -76,11 +68,8 @@ impl ParityRun {
         let several = self.random.chance(12);
         for rule in 0..2 {
             for rate in 0..3 {
-                let wanted = if several {
-                    self.random.chance(45)
-                } else {
-                    charges.is_empty() && self.random.chance(30)
-                };
+                let wanted =
+                    if several { self.random.chance(45) } else { charges.is_empty() && self.random.chance(30) };
                 if wanted {
                     let limit = subject.limits[rule][usize::from(rate)];
                     let role = match self.random.below(12) {
@@ -90,14 +79,7 @@ impl ParityRun {
                     };
                     let up_to = cases::ceiling(&self.pool[limit], &mut self.random);
                     let cost = cases::cost(&self.pool[limit].with_ceiling(up_to), &mut self.random);
-                    charges.push(ChargeChoice {
-                        rule,
-                        rate,
-                        limit,
-                        up_to,
-                        cost,
-                        role,
-                    });
+                    charges.push(ChargeChoice { rule, rate, limit, up_to, cost, role });
                 }
             }
         }
@@ -127,9 +109,7 @@ impl ParityRun {
             subject.limits[rule][rate] = self.random.below(self.pool.len() as u64) as usize;
         }
         let about = &self.pool[subject.limits[0][0]];
-        let moved = subject
-            .now
-            .saturating_add_signed(cases::step(about, &mut self.random));
+        let moved = subject.now.saturating_add_signed(cases::step(about, &mut self.random));
         subject.now = moved.clamp(START, (1 << 53) - (1 << 49));
         let verb = self.random.below(20);
         let mut chosen = self.charges(subject);
@@ -169,35 +149,20 @@ impl ParityRun {
         };
         let plan = ScriptPlan::new(&set.charges, spending, now).expect("a plan");
         let key_rules: Vec<usize> = plan.keys.iter().map(|key| self.rule_of(key)).collect();
-        let mut records: Vec<StoredRecord> = key_rules
-            .iter()
-            .map(|rule| subject.records[*rule].clone())
-            .collect();
-        let found: Vec<_> = records
-            .iter()
-            .map(|r| r.as_ref().map(|(b, _)| b.clone()))
-            .collect();
+        let mut records: Vec<StoredRecord> = key_rules.iter().map(|rule| subject.records[*rule].clone()).collect();
+        let found: Vec<_> = records.iter().map(|r| r.as_ref().map(|(b, _)| b.clone())).collect();
         let expect = match verb {
             14 => {
                 let drawn = model::draw(&set.charges, &plan, &mut records, now);
                 self.send(scripts::DRAW, &plan.keys, &plan, &[], subject.now);
-                ExpectedReply::Draw {
-                    units: drawn.units,
-                    found: found[0].clone(),
-                }
+                ExpectedReply::Draw { units: drawn.units, found: found[0].clone() }
             }
             15 => {
                 let state = self.known_state(&set.charges[0].limit, now);
                 model::restore(&set.charges[0], &plan, &mut records, &state, now);
                 let one = [(&plan.headers[0], set.charges[0].limit.as_ref(), &state)];
                 let state_record = record::write(one.into_iter());
-                self.send(
-                    scripts::RESTORE,
-                    &plan.keys,
-                    &plan,
-                    &[&state_record],
-                    subject.now,
-                );
+                self.send(scripts::RESTORE, &plan.keys, &plan, &[&state_record], subject.now);
                 ExpectedReply::Code(1)
             }
             17 if refunding => {
@@ -219,11 +184,7 @@ impl ParityRun {
                 let reset_count = model::reset(&set.charges, &plan, &mut records, now);
                 let rates: Vec<Vec<u8>> = (0..plan.keys.len())
                     .map(|key| {
-                        let of_key = set
-                            .charges
-                            .iter()
-                            .zip(&plan.key_of)
-                            .filter(|(_, of)| **of == key);
+                        let of_key = set.charges.iter().zip(&plan.key_of).filter(|(_, of)| **of == key);
                         of_key.map(|(charge, _)| charge.rate).collect()
                     })
                     .collect();
@@ -246,10 +207,7 @@ impl ParityRun {
                     self.denied += 1;
                 }
                 self.send(scripts::CHARGE, &plan.keys, &plan, &[], subject.now);
-                ExpectedReply::Charge {
-                    admitted: outcome.admitted,
-                    found,
-                }
+                ExpectedReply::Charge { admitted: outcome.admitted, found }
             }
         };
         for (rule, stored) in key_rules.into_iter().zip(records) {
@@ -274,9 +232,7 @@ impl ParityRun {
         let mut at = now.since(ago).plus(ahead);
         let mut state = limit.with_used(self.random.below(limit.capacity() + 2), at);
         for _ in 0..self.random.below(4) {
-            at = at.plus(Nanos::new(
-                self.random.below(limit.full_window().get().min(1 << 50)) / 4,
-            ));
+            at = at.plus(Nanos::new(self.random.below(limit.full_window().get().min(1 << 50)) / 4));
             let moment = limit.advance(&mut state, at);
             let cost = cases::cost(limit, &mut self.random);
             limit.spend(&mut state, moment, Cost::new(cost).expect("a cost"));
@@ -289,21 +245,12 @@ impl ParityRun {
         let count = MAX_LOG_ENTRIES - self.random.below(3);
         let step = (width / (count + 1) / grain).max(1) * grain;
         let newest = now / grain * grain;
-        let entries = (0..count).map(|age| LogEntry {
-            stamp: newest.saturating_sub(age * step),
-            units: 1 + self.random.below(2) as u32,
-        });
+        let entries = (0..count)
+            .map(|age| LogEntry { stamp: newest.saturating_sub(age * step), units: 1 + self.random.below(2) as u32 });
         CounterState::Log(LogState::from_entries(entries.collect()))
     }
 
-    fn send(
-        &mut self,
-        script: Script,
-        keys: &[Vec<u8>],
-        plan: &ScriptPlan,
-        extra: &[&[u8]],
-        now: u64,
-    ) {
+    fn send(&mut self, script: Script, keys: &[Vec<u8>], plan: &ScriptPlan, extra: &[&[u8]], now: u64) {
         let mut arguments = vec![plan.bytes.clone()];
         arguments.extend(plan.heads.iter().cloned());
         arguments.extend(extra.iter().map(|part| part.to_vec()));
@@ -318,7 +265,6 @@ impl ParityRun {
         let parts = keys.iter().chain(arguments).map(Vec::as_slice);
         let time = time.iter().map(String::as_bytes);
         let id = std::iter::once(CALL_ID);
-        self.wire
-            .push(head.into_iter().chain(parts).chain(time).chain(id));
+        self.wire.push(head.into_iter().chain(parts).chain(time).chain(id));
     }
 }

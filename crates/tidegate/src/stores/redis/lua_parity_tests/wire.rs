@@ -55,11 +55,7 @@ pub(super) struct WireClient {
 impl WireClient {
     pub(super) fn connect(socket: &Path) -> WireClient {
         let stream = UnixStream::connect(socket).expect("a server");
-        WireClient {
-            stream: BufReader::with_capacity(1 << 16, stream),
-            pending: Vec::new(),
-            sent: 0,
-        }
+        WireClient { stream: BufReader::with_capacity(1 << 16, stream), pending: Vec::new(), sent: 0 }
     }
 
     pub(super) fn push<'a>(&mut self, command: impl IntoIterator<Item = &'a [u8]>) {
@@ -78,9 +74,7 @@ impl WireClient {
     pub(super) fn replies(&mut self) -> Vec<WireReply> {
         let pending = std::mem::take(&mut self.pending);
         self.stream.get_mut().write_all(&pending).expect("sent");
-        (0..std::mem::take(&mut self.sent))
-            .map(|_| self.reply())
-            .collect()
+        (0..std::mem::take(&mut self.sent)).map(|_| self.reply()).collect()
     }
 
     pub(super) fn call(&mut self, command: &[&[u8]]) -> WireReply {

@@ -13,11 +13,7 @@ fn read(url: &str) -> RedisUrl {
 
 #[track_caller]
 fn check_one(url: &str, address: RedisAddress, access: Access) {
-    assert_eq!(
-        read(url),
-        RedisUrl::SingleServer { address, access },
-        "{url}"
-    );
+    assert_eq!(read(url), RedisUrl::SingleServer { address, access }, "{url}");
 }
 
 fn login(user: &str, password: &str) -> Access {
@@ -34,10 +30,7 @@ fn one_server() {
     check_one("redis://a/", port("a", 6379), Access::default());
     check_one("redis://[::1]:1", port("::1", 1), Access::default());
     check_one("redis://:p@10.0.0.1:2", port("10.0.0.1", 2), login("", "p"));
-    let access = Access {
-        database: 3,
-        ..login("u", "p@/:,#%+")
-    };
+    let access = Access { database: 3, ..login("u", "p@/:,#%+") };
     let url = "redis://u:p%40%2F%3A%2C%23%25+@a:7/3";
     check_one(url, port("a", 7), access);
     let access = Access {
@@ -54,35 +47,24 @@ fn a_socket() {
     let address = || RedisAddress::Unix("/run/r.sock".into());
     check_one("unix:/run/r.sock", address(), Access::default());
     check_one("unix:///run/r.sock", address(), Access::default());
-    let access = Access {
-        database: 2,
-        ..login("u", "p&")
-    };
+    let access = Access { database: 2, ..login("u", "p&") };
     check_one("unix:/run/r.sock?db=2&user=u&pass=p%26", address(), access);
 }
 
 #[test]
 fn encrypted() {
-    let tls = |certificates| Access {
-        tls: Some(certificates),
-        ..Access::default()
-    };
+    let tls = |certificates| Access { tls: Some(certificates), ..Access::default() };
     let plain = tls(Certificates::default());
     check_one("rediss://a", port("a", 6379), plain.clone());
-    let certificates = Certificates {
-        authorities: Some("/ca.pem".into()),
-        own: Some(("/c.pem".into(), "/k.pem".into())),
-    };
+    let certificates =
+        Certificates { authorities: Some("/ca.pem".into()), own: Some(("/c.pem".into(), "/k.pem".into())) };
     let url = "rediss://a?ca=/ca.pem&cert=/c.pem&key=/k.pem";
     check_one(url, port("a", 6379), tls(certificates));
     let RedisUrl::Cluster { access, .. } = read("rediss+cluster://a") else {
         panic!("no cluster");
     };
     assert_eq!(access, plain);
-    let RedisUrl::Sentinels {
-        sentinels, servers, ..
-    } = read("rediss+sentinel://a/n")
-    else {
+    let RedisUrl::Sentinels { sentinels, servers, .. } = read("rediss+sentinel://a/n") else {
         panic!("no sentinels");
     };
     assert_eq!((sentinels, servers), (plain.clone(), plain));
@@ -96,20 +78,14 @@ fn sentinels() {
         addresses: vec![port("a", 26379), port("::1", 7), port("b", 8)],
         name: "main-1.x".to_owned(),
         sentinels: login("s", "q"),
-        servers: Access {
-            database: 4,
-            ..login("u", "p")
-        },
+        servers: Access { database: 4, ..login("u", "p") },
     };
     assert_eq!(found, want);
 }
 
 #[test]
 fn a_cluster() {
-    let want = RedisUrl::Cluster {
-        addresses: vec![port("a", 6379), port("b", 7)],
-        access: login("", "p"),
-    };
+    let want = RedisUrl::Cluster { addresses: vec![port("a", 6379), port("b", 7)], access: login("", "p") };
     assert_eq!(read("redis+cluster://:p@a,b:7"), want);
     assert_eq!(read("redis+cluster://:p@a,b:7/"), want);
 }
@@ -124,13 +100,7 @@ fn check_bad(url: &str, cure: &str) {
 
 #[test]
 fn the_error_for_a_bad_url_contains_what_to_write() {
-    for url in [
-        "",
-        "planted",
-        "http://u:planted@a",
-        "redis+x://planted",
-        "planted://a",
-    ] {
+    for url in ["", "planted", "http://u:planted@a", "redis+x://planted", "planted://a"] {
         check_bad(url, SCHEME);
     }
     let hosts = [

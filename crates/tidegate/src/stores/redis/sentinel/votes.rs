@@ -15,12 +15,7 @@ pub(super) struct Votes {
 
 impl Votes {
     pub(super) fn of(total: usize) -> Self {
-        Votes {
-            total,
-            replied: 0,
-            candidates: Vec::new(),
-            first_error: None,
-        }
+        Votes { total, replied: 0, candidates: Vec::new(), first_error: None }
     }
 
     /// Counts one reply: an address, or that the sentinel knows no such primary.
@@ -34,11 +29,7 @@ impl Votes {
         };
         self.replied += 1;
         let Some(address) = address else { return };
-        match self
-            .candidates
-            .iter_mut()
-            .find(|(known, _)| *known == address)
-        {
+        match self.candidates.iter_mut().find(|(known, _)| *known == address) {
             Some((_, votes)) => *votes += 1,
             None => self.candidates.push((address, 1)),
         }
@@ -55,9 +46,7 @@ impl Votes {
             return Ok(address);
         }
         match (self.replied, self.candidates.len()) {
-            (0, _) => Err(self
-                .first_error
-                .unwrap_or_else(|| RedisStoreError::not_connected(None))),
+            (0, _) => Err(self.first_error.unwrap_or_else(|| RedisStoreError::not_connected(None))),
             (_, 0) => Err(RedisStoreError::needs_operator(
                 "unknown primary",
                 "",
@@ -86,10 +75,7 @@ mod tests {
             votes.cast(match vote {
                 '-' => Err(RedisStoreError::not_connected(None)),
                 '?' => Ok(None),
-                letter => Ok(Some(RedisAddress::Tcp {
-                    host: letter.to_string(),
-                    port: 1,
-                })),
+                letter => Ok(Some(RedisAddress::Tcp { host: letter.to_string(), port: 1 })),
             });
         }
         let found = match votes.majority().map_or_else(|| votes.result(), Ok) {

@@ -23,11 +23,7 @@ fn read(ranges: Vec<Value>) -> Result<HashSlotMap, HashSlotMapError> {
 fn two() -> HashSlotMap {
     let a = vec![server("10.0.0.1", 6379, "a"), server("10.0.0.3", 6379, "c")];
     let b = vec![server("10.0.0.2", 6379, "b"), server("10.0.0.3", 6379, "c")];
-    let map = read(vec![
-        range(0, 8_191, a.clone()),
-        range(8_192, 16_000, b),
-        range(16_001, 16_001, a),
-    ]);
+    let map = read(vec![range(0, 8_191, a.clone()), range(8_192, 16_000, b), range(16_001, 16_001, a)]);
     map.unwrap()
 }
 
@@ -74,14 +70,7 @@ fn a_host_may_be_empty_or_a_name_or_an_ipv6_address() {
     let all: Vec<_> = (0..6).map(|hash_slot| at(&map, hash_slot)).collect();
     assert_eq!(
         all,
-        [
-            "a queried:1",
-            "b queried:1",
-            "c 10.0.0.9:1",
-            "d 10.0.0.8:1",
-            "e store-1.example:1",
-            "f [fd00::7]:1"
-        ]
+        ["a queried:1", "b queried:1", "c 10.0.0.9:1", "d 10.0.0.8:1", "e store-1.example:1", "f [fd00::7]:1"]
     );
 }
 
@@ -115,25 +104,15 @@ fn a_reply_of_another_shape_is_no_map() {
         Value::Array(vec![range(-1, 1, a())]),
         Value::Array(vec![range(2, 1, a())]),
     ] {
-        assert_eq!(
-            HashSlotMap::parse(&odd, "queried"),
-            Err(HashSlotMapError::Shape),
-            "{odd:?}"
-        );
+        assert_eq!(HashSlotMap::parse(&odd, "queried"), Err(HashSlotMapError::Shape), "{odd:?}");
     }
     assert_eq!(read(vec![]), Err(HashSlotMapError::Empty));
-    assert_eq!(
-        read(vec![range(0, 16_383, vec![])]),
-        Err(HashSlotMapError::Empty)
-    );
+    assert_eq!(read(vec![range(0, 16_383, vec![])]), Err(HashSlotMapError::Empty));
 }
 
 #[test]
 fn the_order_of_a_reply_does_not_matter() {
-    let ranges = [
-        range(0, 8_191, vec![server("h", 1, "b")]),
-        range(8_192, 16_383, vec![server("h", 2, "a")]),
-    ];
+    let ranges = [range(0, 8_191, vec![server("h", 1, "b")]), range(8_192, 16_383, vec![server("h", 2, "a")])];
     let reversed = ranges.iter().rev().cloned().collect();
     let map = read(ranges.to_vec()).unwrap();
     assert_eq!(read(reversed), Ok(map));

@@ -11,12 +11,7 @@ fn map(ranges: &[(&str, u16, u16)]) -> HashSlotMap {
     let ranges = ranges.iter().map(|(id, first, last)| {
         let server = vec![bulk("127.0.0.1"), Value::Int(1), bulk(id)];
         let hash_slots = [*first, *last].map(|hash_slot| Value::Int(hash_slot.into()));
-        Value::Array(
-            hash_slots
-                .into_iter()
-                .chain([Value::Array(server)])
-                .collect(),
-        )
+        Value::Array(hash_slots.into_iter().chain([Value::Array(server)]).collect())
     });
     HashSlotMap::parse(&Value::Array(ranges.collect()), "127.0.0.1").unwrap()
 }
@@ -76,11 +71,7 @@ fn a_replica_that_takes_over_late_has_the_state_of_the_primary() {
     let [c, _] = maps.next([("c", 0, 99), ("b", 100, 199)]);
     assert!(Arc::ptr_eq(&a, &c));
     maps.next([("c", 0, 199)]);
-    assert_eq!(
-        maps.states.server_states.len(),
-        1,
-        "unused states are dropped"
-    );
+    assert_eq!(maps.states.server_states.len(), 1, "unused states are dropped");
 }
 
 #[test]
@@ -134,11 +125,9 @@ fn when_one_primary_becomes_two_each_has_a_state_of_its_own() {
 /// hash slots go.
 #[test]
 fn hash_slots_of_a_primary_that_is_not_whole_may_lack_counts() {
-    for (state, raised, lacks) in [
-        (SourceState::Whole, 0, false),
-        (SourceState::Unrestored, 0, true),
-        (SourceState::Unverified, 5_001, true),
-    ] {
+    for (state, raised, lacks) in
+        [(SourceState::Whole, 0, false), (SourceState::Unrestored, 0, true), (SourceState::Unverified, 5_001, true)]
+    {
         let mut maps = MapSequence::default();
         let [a, b] = maps.next([("a", 0, 99), ("b", 100, 199)]);
         a.note_heartbeat(1, b"a", millis(5_000));
