@@ -65,7 +65,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let restored = self.restore_at(restores, self.clock.now());
-        restored.map_err(|error| StoreError::Rejected { command: "seed", source: Box::new(error) })
+        restored.map_err(|error| StoreError::Rejected { command: "restore", source: Box::new(error) })
     }
 
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {

@@ -121,7 +121,7 @@ impl RecordHeader {
         self.0[1] & KIND_MASK == CALENDAR
     }
 
-    /// The layout of the state, as `redis/scripts/books.lua` numbers it.
+    /// The layout of the state, as `redis/scripts/accounts.lua` numbers it.
     pub(super) fn shape(&self) -> u8 {
         match self.0[1] & KIND_MASK {
             BUCKET => 1,

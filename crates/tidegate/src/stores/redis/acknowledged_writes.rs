@@ -2,7 +2,7 @@
 //!
 //! A server that restarts from a snapshot, or a replica that takes over, may have the data of an earlier moment.
 //! Writes keep their order, so a heartbeat that such a server finds shows that every older write is there.
-//! `beat.lua` compares it with the time known here, and draws a new epoch if a write may be lost.
+//! `heartbeat.lua` compares it with the time known here, and draws a new epoch if a write may be lost.
 
 use tidegate_core::units::Nanos;
 
@@ -13,7 +13,7 @@ const CLOCK_STEP_MILLIS: u64 = 5_000;
 /// The last writes that were acknowledged, by the server's clock.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct AcknowledgedWrites {
-    /// The run of the server that replied to the last heartbeat, as `beat.lua` names it. Empty before the first one.
+    /// The run of the server that replied to the last heartbeat, as `heartbeat.lua` names it. Empty before the first one.
     pub(super) run: Vec<u8>,
     heartbeat_millis: u64,
     /// 0 if a later heartbeat was acknowledged.

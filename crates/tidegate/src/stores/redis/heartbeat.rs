@@ -33,7 +33,7 @@ const REGISTER_LIFETIME_MS: &[u8] = b"3600000";
 const MAX_TRIES: usize = 4;
 
 /// The time of the newest heartbeat in a register, in milliseconds of the server's clock. `register` is the reply
-/// to `HGETALL`, see `beat.lua`.
+/// to `HGETALL`, see `heartbeat.lua`.
 pub(super) fn newest_heartbeat(register: &Value) -> Option<u64> {
     let values: Vec<&Value> = match register {
         Value::Array(fields) => fields.iter().skip(1).step_by(2).collect(),
@@ -230,14 +230,14 @@ fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// Parses one entry of the register, as `scripts/beat.lua` writes it: the node, and the time of its last heartbeat.
+/// Parses one entry of the register, as `scripts/heartbeat.lua` writes it: the node, and the time of its last heartbeat.
 pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Nanos)> {
     let node = u64::from_str_radix(node, 16).ok().filter(|_| node.len() == 16)?;
     let (millis, _restored) = heartbeat.split_once(' ')?;
     Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
 }
 
-/// The reply of `scripts/beat.lua`.
+/// The reply of `scripts/heartbeat.lua`.
 struct HeartbeatScriptReply {
     at: Nanos,
     data_epoch: u64,

@@ -1,6 +1,6 @@
 //! Encodes a charge set for the scripts: keys, a plan, and the headers of its counters.
 //!
-//! `scripts/books.lua` documents the layout of a plan.
+//! `scripts/accounts.lua` documents the layout of a plan.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub(super) enum PlanError {
 pub(super) struct ScriptPlan {
     /// One per rule and subject.
     pub(super) keys: SmallVec<[Vec<u8>; 2]>,
-    /// The plan that `scripts/books.lua` reads.
+    /// The plan that `scripts/accounts.lua` reads.
     pub(super) bytes: Vec<u8>,
     /// For each key, the first bytes of a record with exactly these counters.
     pub(super) heads: SmallVec<[Vec<u8>; 2]>,

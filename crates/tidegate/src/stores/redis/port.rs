@@ -169,7 +169,7 @@ impl Store for RedisStore {
     }
 
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit_script(permit, "take").await
+        self.call_permit_script(permit, "acquire").await
     }
 
     async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {

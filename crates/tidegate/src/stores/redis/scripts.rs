@@ -22,7 +22,7 @@ macro_rules! script {
             text: include_str!(concat!("scripts/", $name, ".lua")),
         }
     };
-    ($name:literal + books $(+ $more:literal)*) => {
+    ($name:literal + accounts $(+ $more:literal)*) => {
         Script {
             name: $name,
             text: concat!(
@@ -34,7 +34,7 @@ macro_rules! script {
                 "\n",
                 include_str!("scripts/adopt.lua"),
                 "\n",
-                include_str!("scripts/books.lua"),
+                include_str!("scripts/accounts.lua"),
                 $("\n", include_str!(concat!("scripts/", $more, ".lua")),)*
                 include_str!(concat!("scripts/", $name, "_rest.lua")),
             ),
@@ -42,16 +42,16 @@ macro_rules! script {
     };
 }
 
-pub(super) const CHARGE: Script = script!("charge" + books + "judge");
+pub(super) const CHARGE: Script = script!("charge" + accounts + "judge");
 pub(super) const READ: Script = script!("read");
-pub(super) const DRAW: Script = script!("grant" + books);
-pub(super) const REFUND: Script = script!("refund" + books + "give_back");
-pub(super) const RESERVE: Script = script!("reserve" + books + "judge" + "give_back" + "ledger");
-pub(super) const SETTLE: Script = script!("settle" + books + "give_back" + "ledger");
-pub(super) const RESTORE: Script = script!("seed" + books);
-pub(super) const RESET: Script = script!("reset" + books);
-pub(super) const PERMIT: Script = script!("hold");
-pub(super) const HEARTBEAT: Script = script!("beat");
+pub(super) const DRAW: Script = script!("draw" + accounts);
+pub(super) const REFUND: Script = script!("refund" + accounts + "refund_units");
+pub(super) const RESERVE: Script = script!("reserve" + accounts + "judge" + "refund_units" + "ledger");
+pub(super) const SETTLE: Script = script!("settle" + accounts + "refund_units" + "ledger");
+pub(super) const RESTORE: Script = script!("restore" + accounts);
+pub(super) const RESET: Script = script!("reset" + accounts);
+pub(super) const PERMIT: Script = script!("permit");
+pub(super) const HEARTBEAT: Script = script!("heartbeat");
 
 /// All scripts.
 pub(super) const ALL: [Script; 10] = [CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT];

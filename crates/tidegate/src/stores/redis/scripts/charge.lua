@@ -1,7 +1,7 @@
 -- Charges all limits of one request in one step: all are charged or none is.
 --
 -- KEYS   one record per rule and subject
--- ARGV   1: the plan (see books.lua). Its first byte is 1 if all charges are plain and enforced, each counter once,
+-- ARGV   1: the plan (see accounts.lua). Its first byte is 1 if all charges are plain and enforced, each counter once,
 --        record by record and rates in order; 2 if all are charged whether they fit or not; else 0.
 --        2 and on: for each key a version byte and the headers of its charges, in order
 --        the last: the call id, as for every script: the reply ends with it

@@ -1,5 +1,5 @@
 
--- The rest of grant.lua, after what the scripts share.
+-- The rest of draw.lua, after what the scripts share.
 
 local found = redis.call('GET', KEYS[1])
 local record = read_record(found)

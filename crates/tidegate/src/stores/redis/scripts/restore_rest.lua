@@ -1,5 +1,5 @@
 
--- The rest of seed.lua, after what the scripts share.
+-- The rest of restore.lua, after what the scripts share.
 
 local ENDLESS = math.huge
 

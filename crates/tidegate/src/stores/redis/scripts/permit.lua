@@ -2,7 +2,7 @@
 --
 -- KEYS   1: the permits of one rule and subject: a sorted set of holders, 16 bytes each, by the time at which their
 --        permits expire, in microseconds
--- ARGV   1: the holder; 2: `take`, `renew` or `release`; 3: the max permits in use; 4: the lifetime of the permit, in
+-- ARGV   1: the holder; 2: `acquire`, `renew` or `release`; 3: the max permits in use; 4: the lifetime of the permit, in
 --        microseconds; 5: the call id
 -- reply  1 if the holder has a permit now else 0, the number of permits in use, the call id
 -- writes the set without expired permits, expiring with the last one; nothing if denied
@@ -31,7 +31,7 @@ if not has_permit and (verb == 'renew' or in_use >= max_permits) then
 end
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now))
 local expires = now + tonumber(ARGV[4])
-if verb == 'take' and has_permit then
+if verb == 'acquire' and has_permit then
   -- A node that restores what it remembers may know an older expiry.
   expires = math.max(expires, ends)
 end
