@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use testbed::{DATE, MS, SHARDS, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
-use tidegate_core::store::{ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store};
+use tidegate_core::store::{
+    ChargeSet, Counters, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store,
+};
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
 

@@ -18,7 +18,7 @@ mod unit_costs;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set};
+use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
@@ -273,7 +273,6 @@ impl<S: Store> LimiterView<'_, S> {
         // A request decided by a list has an empty set: charging that touches no counter.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
-        let outcomes = one_reply_per_set(sets.len(), outcomes);
         let mut decided = Vec::with_capacity(plans.len());
         for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
             let decision = decided.push_mut(match (plan.listed, outcome) {

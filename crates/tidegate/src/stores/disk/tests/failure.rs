@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
-use tidegate_core::store::{Reserve, Source};
+use tidegate_core::store::{Reservations, Reserve, Source};
 
 use super::*;
 
