@@ -206,16 +206,21 @@ pub enum Degraded {
     /// durable. The client has done nothing wrong. The reading of the charge may allow: it says whether the cost fits.
     DeniedByPolicy {
         /// The position of the charge whose rule denies; 0 for a permit.
-        charge: usize,
+        charge: u16,
     },
 }
 
 impl Degraded {
+    /// Denied by the rule of the charge at this position.
+    pub fn denied_by(charge: usize) -> Self {
+        Degraded::DeniedByPolicy { charge: u16::try_from(charge).unwrap_or(u16::MAX) }
+    }
+
     /// The same reason for a set in which the charge at `i` is at `position(i)`.
     #[must_use]
     pub fn at(self, position: impl FnOnce(usize) -> usize) -> Self {
         match self {
-            Degraded::DeniedByPolicy { charge } => Degraded::DeniedByPolicy { charge: position(charge) },
+            Degraded::DeniedByPolicy { charge } => Degraded::denied_by(position(usize::from(charge))),
             other => other,
         }
     }

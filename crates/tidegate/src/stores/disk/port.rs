@@ -199,7 +199,7 @@ impl<C: Clock + 'static> DiskStore<C> {
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
             outcome.readings = self.memory.peek_at(set, now).readings;
-            outcome.degraded = Some(Degraded::DeniedByPolicy { charge });
+            outcome.degraded = Some(Degraded::denied_by(charge));
         }
     }
 }
