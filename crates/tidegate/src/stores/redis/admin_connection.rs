@@ -7,14 +7,13 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, NodeId, Role, RuleOptions, StoreError};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, NodeId, Role, RuleOptions, StoreError};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::call_id::CallIds;
 use super::closing_error::or_closing_error;
 use super::connection_pool::RedisConfig;
-use super::decision_replay::ReplayIntent;
 use super::error::RedisStoreError;
 use super::plan::{ScriptPlan, Spending};
 use super::script_reply::{ScriptReply, ScriptReplyError};
@@ -238,7 +237,7 @@ impl AdminConnection {
         if reply.is_only_time() {
             return Err(rejected(script, ScriptReplyError::Shape));
         }
-        Ok(port::decide_from_reply(script, set, &plan, &reply, ReplayIntent::Charge)?.admitted)
+        Ok(port::decide_from_reply(script, set, &plan, &reply, ChargeIntent::Charge)?.admitted)
     }
 
     async fn query_value(&self, command: &Cmd) -> Result<Value, RedisStoreError> {
