@@ -393,13 +393,13 @@ pub(crate) fn build_service(
             shared.map_err(|error| ServeError::Config(error.to_string()))?
         }
     };
-    let mut limiter = Limiter::new(store, policy, secret, Arc::new(clock))
-        .with_memory_cap(settings.memory_cap.0)
-        .observed_by(Arc::clone(&metrics) as _);
+    let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);
+    builder = builder.memory_cap(settings.memory_cap.0).observer(Arc::clone(&metrics) as _);
     if settings.shadow {
         warn!("every rule only watches, because --shadow is on: nothing is denied");
-        limiter = limiter.in_shadow();
+        builder = builder.shadow();
     }
+    let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
     if settings.envoy.descriptor_options.all_shadow {
         warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
     }
