@@ -34,7 +34,7 @@ pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
 /// The state that every edge shares.
 pub(crate) struct Service {
-    pub(crate) limiter: ServerLimiter,
+    pub(crate) limiter: Arc<ServerLimiter>,
     pub(crate) clock: SystemClock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: DecisionIds,

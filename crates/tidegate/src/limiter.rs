@@ -5,6 +5,7 @@
 
 mod acquire;
 mod acquire_guard;
+mod background;
 mod builder;
 mod described;
 mod key_charges;
