@@ -149,13 +149,6 @@ impl AnyStore {
         matches!(self, AnyStore::Memory(_))
     }
 
-    /// Evicts some expired counters.
-    pub(crate) fn sweep(&self, tables: usize) {
-        if let Some(store) = self.memory() {
-            store.sweep(tables);
-        }
-    }
-
     /// Warns of decisions by the counters that new clients share at the memory cap. `reported` is the number of
     /// such decisions before.
     pub(crate) fn report_overflow(&self, reported: &mut u64) {
@@ -528,6 +521,14 @@ macro_rules! dispatch {
 }
 
 impl Counters for AnyStore {
+    fn evict_expired(&self) {
+        match self {
+            AnyStore::Memory(store) => store.evict_expired(),
+            AnyStore::Disk(store) => store.evict_expired(),
+            AnyStore::Shared(shared) => shared.store.evict_expired(),
+        }
+    }
+
     fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
         match self {
             AnyStore::Memory(store) => store.run_id(options),

@@ -19,6 +19,10 @@ const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
 const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny { retry: Retry::After(Nanos::from_secs(1)) };
 
 impl<C: Clock + 'static> Counters for DiskStore<C> {
+    fn evict_expired(&self) {
+        self.memory.evict_expired();
+    }
+
     fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
         Some(match options.durability {
             Durability::Disk => self.run,
