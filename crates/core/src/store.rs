@@ -195,6 +195,32 @@ impl Source {
     }
 }
 
+/// Why an outcome is worse than the one of a store that works. The greater reason is the worse one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Degraded {
+    /// The store decided, and the counts may not survive what a rule requires them to survive.
+    NotDurable,
+    /// The store was unavailable, and what this node knows decided.
+    StoreUnavailable,
+    /// Denied by a rule with [`OnStoreFailure::Deny`], because the store was unavailable or could not make the counts
+    /// durable. The client has done nothing wrong. The reading of the charge may allow: it says whether the cost fits.
+    DeniedByPolicy {
+        /// The position of the charge whose rule denies; 0 for a permit.
+        charge: usize,
+    },
+}
+
+impl Degraded {
+    /// The same reason for a set in which the charge at `i` is at `position(i)`.
+    #[must_use]
+    pub fn at(self, position: impl FnOnce(usize) -> usize) -> Self {
+        match self {
+            Degraded::DeniedByPolicy { charge } => Degraded::DeniedByPolicy { charge: position(charge) },
+            other => other,
+        }
+    }
+}
+
 /// The verdict of one limit and its figures after the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitReading {
@@ -229,6 +255,8 @@ pub struct Outcome {
     pub at: Nanos,
     /// How it was decided.
     pub source: Source,
+    /// Why it is worse than an outcome of a store that works; `None` if it is not.
+    pub degraded: Option<Degraded>,
     /// Whether a stored time had to be set back by more than the allowed clock error: an alarm.
     pub clock_stepped: bool,
 }
@@ -357,6 +385,8 @@ pub struct PermitReply {
     pub in_use: u32,
     /// How it was decided.
     pub source: Source,
+    /// Why it is worse than a reply of a store that works; `None` if it is not.
+    pub degraded: Option<Degraded>,
 }
 
 /// The state of one subject under one limit, read without a charge.

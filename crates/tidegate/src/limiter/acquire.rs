@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
+    Charge, Degraded, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -364,7 +364,12 @@ impl<S: Store> LimiterView<'_, S> {
                 let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
                 let adaptive = &limiter.adaptive;
                 let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
-                let reply = PermitReply { granted: outcome.granted, in_use: outcome.open, source: Source::Exact };
+                let reply = PermitReply {
+                    granted: outcome.granted,
+                    in_use: outcome.open,
+                    source: Source::Exact,
+                    degraded: None,
+                };
                 return Ok((outcome.limit, reply));
             }
         };
@@ -397,7 +402,7 @@ impl<S: Store> LimiterView<'_, S> {
             max_permits,
             open: reply.in_use,
             source: reply.source,
-            unavailable: reply.source == Source::Fallback && limit.rule.options().on_failure == OnStoreFailure::Deny,
+            unavailable: matches!(reply.degraded, Some(Degraded::DeniedByPolicy { .. })),
             client,
         })
     }

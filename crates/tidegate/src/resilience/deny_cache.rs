@@ -208,6 +208,7 @@ impl DenyCacheEntry {
             snapshots: Vec::new(),
             at: self.at.plus(passed),
             source: Source::DenyCache,
+            degraded: None,
             clock_stepped: false,
         })
     }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId, Outcome, PermitReply,
-    PermitRequest, Permits, Probe, Refund, Refunded, ReservationState, Reservations, Reserve, Restore, Role, Settle,
-    Settled, Source, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Degraded, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId,
+    OnStoreFailure, Outcome, PermitReply, PermitRequest, Permits, Probe, Refund, Refunded, ReservationState,
+    Reservations, Reserve, Restore, Role, Settle, Settled, Source, Store, StoreError, StoreResult,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -390,6 +390,7 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
         snapshots: lease.snapshot.iter().cloned().collect(),
         at: lease.at,
         source: Source::Exact,
+        degraded: None,
         clock_stepped: false,
     };
     (set, outcome)
@@ -519,7 +520,10 @@ impl<S: Store + Probe + 'static, R: Runtime> Permits for FallbackStore<S, R> {
             }
         }
         let share = permit_share(permit, supervisor.division(permit.counter()));
-        let permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
+        let mut permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
+        if !permit_reply.granted && permit.options.on_failure == OnStoreFailure::Deny {
+            permit_reply.degraded = Some(Degraded::DeniedByPolicy { charge: 0 });
+        }
         if was_requested && !permit_reply.granted {
             permits.begin_release(permit, supervisor.runtime.now()); // its reply may only be late
         }

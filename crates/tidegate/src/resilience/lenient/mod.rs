@@ -246,6 +246,7 @@ fn outcome(local: &LocalReadings) -> Outcome {
         snapshots: Vec::new(),
         at: times.min().unwrap_or(Nanos::MAX),
         source: Source::Lenient,
+        degraded: None,
         clock_stepped: false,
     }
 }

@@ -1,8 +1,7 @@
 //! The implementation of the store trait: memory decides, and durable counts wait for the journal.
 
-use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
+    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
     PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle,
     Settled, Source, StoreError, StoreResult,
 };
@@ -15,8 +14,6 @@ use crate::clock::Clock;
 
 /// How long a charge without a budget waits. Charges of rules have a budget.
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
-/// The verdict of a rule that denies when its counts cannot be written. The disk may have room again soon.
-const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny { retry: Retry::After(Nanos::from_secs(1)) };
 
 impl<C: Clock + 'static> Counters for DiskStore<C> {
     fn evict_expired(&self) {
@@ -101,7 +98,7 @@ impl<C: Clock + 'static> Counters for DiskStore<C> {
         let durable = check_set(set)?;
         let mut outcome = self.memory.force_at(set, self.memory.clock().now());
         if durable && self.persist(durable_charges(set)).await.is_err() {
-            outcome.source = Source::Fallback;
+            mark_not_durable(&mut outcome);
         }
         Ok(outcome)
     }
@@ -194,25 +191,27 @@ impl<C: Clock + 'static> DiskStore<C> {
         if persisted.is_ok() {
             return;
         }
-        outcome.source = Source::Fallback;
+        mark_not_durable(outcome);
         let denies = |charge: &Charge<'_>| {
             is_durable(charge) && charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
         };
-        if set.charges.iter().any(denies) {
+        if let Some(charge) = set.charges.iter().position(denies) {
             let charged = set.charges.iter().zip(&outcome.readings);
             let charged = charged.filter(|(_, reading)| reading.verdict.allows());
             let charges = ChargeSet::of(charged.map(|(charge, _)| charge.clone()));
             let now = self.memory.clock().now();
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
-            // These verdicts distinguish a denial for lack of the store from one by a limit.
-            for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
-                if denies(charge) {
-                    reading.verdict = DENIED_WITHOUT_DISK;
-                }
-            }
+            outcome.readings = self.memory.peek_at(set, now).readings;
+            outcome.degraded = Some(Degraded::DeniedByPolicy { charge });
         }
     }
+}
+
+/// The counts of an outcome could not be written in time.
+fn mark_not_durable(outcome: &mut Outcome) {
+    outcome.source = Source::Fallback;
+    outcome.degraded = Some(Degraded::NotDurable);
 }
 
 fn is_durable(charge: &Charge<'_>) -> bool {

@@ -291,6 +291,7 @@ impl RedisStore {
                 granted: *granted == 1,
                 in_use: u32::try_from(*in_use).unwrap_or(u32::MAX),
                 source: Source::Exact,
+                degraded: None,
             }),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         }
