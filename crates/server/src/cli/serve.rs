@@ -397,11 +397,11 @@ pub(crate) fn build_service(
         .with_memory_cap(settings.memory_cap.0)
         .observed_by(Arc::clone(&metrics) as _);
     if settings.shadow {
-        warn!("every rule only watches, because --shadow is on: nothing is denied");
+        warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
         limiter = limiter.in_shadow();
     }
     if settings.envoy.descriptor_options.all_shadow {
-        warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
+        warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
     let reset = match settings.reset_format {
         ResetFormat::Epoch => ResetStyle::Epoch,
