@@ -130,7 +130,7 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
         Some(_) => HeaderOverride::Set,
         None => HeaderOverride::Unset,
     };
-    let mut settings = layer.merged_over(compat.layer()).resolve()?;
+    let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
     compat.apply(headers, &mut settings);
     Ok((settings, Some(compat)))
 }
@@ -391,12 +391,12 @@ pub(crate) fn build_service(
     let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);
     builder = builder.memory_cap(settings.memory_cap.0).observer(Arc::clone(&metrics) as _);
     if settings.shadow {
-        warn!("every rule only watches, because --shadow is on: nothing is denied");
+        warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
         builder = builder.shadow();
     }
     let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
     if settings.envoy.descriptor_options.all_shadow {
-        warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
+        warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
     let reset = match settings.reset_format {
         ResetFormat::Epoch => ResetStyle::Epoch,

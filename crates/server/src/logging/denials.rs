@@ -171,7 +171,15 @@ impl Service {
             }
             DenialKind::Shadow => info!(
                 id,
-                rule, edge, source, subject, subject_id, ip, method, path, "would be denied, but the rule only watches"
+                rule,
+                edge,
+                source,
+                subject,
+                subject_id,
+                ip,
+                method,
+                path,
+                "would be denied, but the rule is in shadow mode"
             ),
         }
     }
