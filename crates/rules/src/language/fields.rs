@@ -1,8 +1,11 @@
-//! The fields of a mapping as a struct of optional nodes. An unknown or repeated field is an error.
+//! The fields of a mapping as a struct of optional nodes, and fields whose value is one of a few words or a duration.
+//! An unknown or repeated field is an error.
 
 use super::diagnostics::{RuleError, RuleErrors, SourceLocation, Warning, quoted};
 use super::yaml::{YamlNode, YamlValue};
 use std::sync::Arc;
+use tidegate_core::rate::parse_positive_duration;
+use tidegate_core::units::Nanos;
 
 /// Collects errors and warnings about one file, and about one rule within it.
 pub(crate) struct Reporter<'r> {
@@ -127,6 +130,49 @@ macro_rules! mapping_fields {
     };
 }
 pub(crate) use mapping_fields;
+
+/// A field whose value is one of a few words.
+pub(crate) struct Choices<T: 'static> {
+    pub(crate) field: &'static str,
+    pub(crate) words: &'static [(&'static str, T)],
+}
+
+impl<T: Copy> Choices<T> {
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.words.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The value of the field. `None` if it is absent or unknown.
+    pub(crate) fn read(&self, node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Option<T> {
+        let (node, names) = (node?, self.names());
+        let text = report.text(self.field, node, &names.join(" or "))?;
+        let known = self.words.iter().find(|(name, _)| *name == text);
+        if known.is_none() {
+            report.error(node.line(), unknown_value(self.field, text, &names));
+        }
+        known.map(|(_, value)| *value)
+    }
+}
+
+pub(crate) fn unknown_value(field: &str, text: &str, known: &[&str]) -> String {
+    let found = format!("has {field} {}, which is unknown", quoted(text));
+    match closest_name(text, known) {
+        Some(near) => format!("{found}; write `{near}`?"),
+        None => format!("{found}; write one of {}", known.join(", ")),
+    }
+}
+
+pub(crate) fn read_duration(node: Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> Option<Nanos> {
+    let node = node?;
+    let text = report.text(field, node, "a duration such as 250ms")?;
+    let span = parse_positive_duration(text);
+    if span.is_err() {
+        let message =
+            format!("has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example", quoted(text));
+        report.error(node.line(), message);
+    }
+    span.ok()
+}
 
 fn unknown_field(what: &str, name: &str, known: &[&str]) -> String {
     let found = format!("{what}has the unknown field {}", quoted(name));

@@ -13,7 +13,7 @@ use super::condition::{Attribute, AttributeMatcher};
 use super::diagnostics::{SourceLocation, Warning, quoted};
 use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
 use super::rule_set::RuleSet;
-use super::{methods, values};
+use super::values::{self, methods};
 use crate::request::HEADER_PREFIX;
 use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};

@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::cidr::parse_client_net;
 use super::condition::{Attribute, AttributeMatcher, Condition, Match, NetMatcher, TextMatcher};
 use super::diagnostics::quoted;
 use super::fields::Reporter;
 use super::glob::Glob;
 use super::names::AttributeNames;
-use super::values;
+use super::values::{self, networks::parse_client_net};
 use super::yaml::{Pairs, YamlNode, YamlValue};
 use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::cidr::ipv4_behind_nat64;
 use super::diagnostics::quoted;
 use super::glob::Glob;
 use super::match_reader::normal_text;
 use super::rule::{Alternatives, By};
 use super::subject::{push_value, split_values};
-use super::{methods, values};
+use super::values::networks::ipv4_behind_nat64;
+use super::values::{self, methods};
 use crate::request::{PRIORITY, normalize_method};
 
 /// The text that requests of this subject have, see `subject::subject_text`, or the error for it.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::concurrency::Concurrency;
 use super::condition::{Attribute, Match};
 use super::diagnostics::SourceLocation;
 use super::load_shedding::{PriorityCeilings, SoftLimit};
+use super::rule_options::Concurrency;
 use super::subject::{SubjectValue, subject_value};
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::{Algorithm, Limit};

@@ -111,7 +111,7 @@ pub(super) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> 
     if cost == Some(0) {
         return Err(InputError::new("cost", "a permit costs 1 or more"));
     }
-    let millis = ttl_ms.map_or(DEFAULT_PERMIT_TTL.millis_up(), |WholeNumber(millis)| millis);
+    let millis = ttl_ms.map_or(Nanos::from(DEFAULT_PERMIT_TTL).millis_up(), |WholeNumber(millis)| millis);
     if !TTL_RANGE_MS.contains(&millis) {
         let (min, max) = TTL_RANGE_MS.into_inner();
         let reason = format!("{millis} is not a valid TTL of a permit, write {min} to {max}");

@@ -3,10 +3,15 @@
 //! The same functions check `match` and `overrides`. A value that can never match would be a limit that does not
 //! exist.
 
+mod free_text;
+mod hosts;
+pub(super) mod methods;
+pub(super) mod networks;
+mod paths;
+
 use super::diagnostics::quoted;
 use super::glob::Glob;
 use super::names::suggest_name;
-use super::{free_text, hosts, methods, paths};
 use crate::request::{PRIORITY, Priority, normalize_method};
 
 const MAX_PATTERN_BYTES: usize = 1_024;
