@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 
 use super::serve::metrics_page;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::error::ApiError;
+use crate::edges::common::api_error::ApiError;
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;

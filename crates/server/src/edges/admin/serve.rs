@@ -17,9 +17,9 @@ use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::error::{ApiError, json_response};
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
 use crate::edges::http::serve::store_unavailable;
-use crate::edges::http::wire::{self, CheckBody, CheckRequest, InputError};
 use crate::logging::decision_ids::DecisionId;
 use crate::logging::writer;
 use crate::net::body;
@@ -215,7 +215,7 @@ fn ok_response(id: &DecisionId, body: &Value) -> HttpResponse {
 }
 
 fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
-    match wire::parse_check(body)? {
+    match parse_check(body)? {
         CheckBody::One(check_request) => Ok(*check_request),
         CheckBody::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();

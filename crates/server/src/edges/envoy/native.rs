@@ -11,7 +11,7 @@ use tidegate_rules::RuleSet;
 use tidegate_rules::envoy::{DescribedRequest, DescriptorEntry, Hits};
 use tidegate_rules::request::{Edge, Request, normalize_name, normalize_value};
 
-use crate::edges::http::digest_key;
+use crate::edges::common::digest_key;
 
 /// The request that native rules decide.
 pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {

@@ -27,8 +27,9 @@ use tidegate_rules::request::{
 
 use super::credentials::{KeyHeader, api_key};
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::digest_key;
-use crate::edges::http::wire::{InputError, MAX_VALUE_BYTES};
+use crate::edges::common::api_error::InputError;
+use crate::edges::common::check_body::MAX_VALUE_BYTES;
+use crate::edges::common::digest_key;
 
 const TOO_LONG: &str = "a value has at most 4096 bytes";
 

@@ -4,11 +4,31 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
-use super::wire::InputError;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
 use crate::policy::first_config::MissingConfigError;
+
+/// An invalid request.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct InputError {
+    /// The position: `cost`, `attributes.ip`, `[3].costs.tokens`. Empty for the request as a whole.
+    pub(crate) field: String,
+    /// Why it is invalid.
+    pub(crate) reason: String,
+}
+
+impl InputError {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        InputError { field: field.into(), reason: reason.into() }
+    }
+
+    /// The error with its field inside `outer`.
+    pub(crate) fn inside(self, outer: &str) -> Self {
+        InputError { field: format!("{outer}.{}", self.field), ..self }
+    }
+}
 
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use tidegate::identity::keys::find_key;
 use tidegate::identity::{Digest, ip};
 use tidegate_rules::request::{ApiKey, Request, check_host, normalize_name, normalize_value};
 
-use super::wire::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+use super::check_body::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 
 /// A request to which attributes are added.
 pub(crate) struct AttributeBuilder<'r, 'b> {
