@@ -40,6 +40,8 @@ mod counted_permits;
 #[cfg(feature = "http")]
 pub mod http;
 #[cfg(feature = "rules")]
+mod hex;
+#[cfg(feature = "rules")]
 pub mod identity;
 #[cfg(feature = "rules")]
 mod limiter;
@@ -57,6 +59,8 @@ mod receipt;
 pub mod resilience;
 #[cfg(feature = "rules")]
 pub mod runtime;
+#[cfg(feature = "rules")]
+mod sealed;
 #[cfg(feature = "rules")]
 mod secret;
 pub mod stores;
