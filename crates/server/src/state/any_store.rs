@@ -113,7 +113,7 @@ impl AnyStore {
         rules: &RuleSet,
     ) -> Result<Self, JournalOpenError> {
         let (memory, journal) = (MemoryStore::with_cap(clock, cap), data_dir::journal_path(folder));
-        let limit = |of: tidegate::stores::disk::JournalCounterId<'_>| data_dir::limit_for_counter(rules, of);
+        let limit = |of: JournalCounterId<'_>| of.limit_under(rules);
         let opened = panics::without_panic_reports(|| {
             DiskStore::open(&journal, secret, memory, limit, Box::new(log_journal_event))
         });
@@ -375,7 +375,7 @@ pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUni
         let counter = JournalCounterId { rule: &of.rule, rate: of.rate, tag: of.limit.tag, subject: of.subject };
         let of_rule = || {
             let rule = policy.rules.rule(of.rule.as_str())?;
-            Some((data_dir::limit_for_counter(&policy.rules, counter)?, *rule.options()))
+            Some((counter.limit_under(&policy.rules)?, *rule.options()))
         };
         of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
     });

@@ -7,8 +7,6 @@
 mod fast_json;
 mod json;
 
-use std::borrow::Cow;
-
 use tidegate_rules::request::{Edge, Request};
 
 use super::api_error::InputError;
