@@ -9,9 +9,8 @@ mod names;
 mod tiers;
 mod unreachable_rules;
 
-use super::condition::{Attribute, AttributeMatcher};
 use super::diagnostics::{SourceLocation, Warning, quoted};
-use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rule::{By, IfMissing, Mode, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
 use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
@@ -22,9 +21,8 @@ use tidegate_core::units::Nanos;
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
     let mut warnings = set.warnings.clone();
     check_set(set, &mut warnings);
-    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
-    let guarded = set.rules().iter().filter(native).any(limits_addresses);
-    for rule in set.rules().iter().filter(native) {
+    let guarded = set.native_rules().any(limits_addresses);
+    for rule in set.native_rules() {
         let mut warn = |message: String| warnings.push(warning(rule, message));
         login_by_fixed_window(rule, &mut warn);
         large_log(rule, &mut warn);
@@ -236,11 +234,7 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_some() {
         return;
     }
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
+    for texts in rule.matching.texts("api_key") {
         if let Some(glob) = texts.globs.iter().find(|glob| !glob.matches_everything()) {
             warn(format!(
                 "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
@@ -251,14 +245,9 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
 }
 
 fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
-        for method in texts.literals.iter().filter(|text| !methods::is_known(text)) {
-            warn(format!("matches {}", values::unregistered_method(method)));
-        }
+    let literals = rule.matching.texts("method").flat_map(|texts| &texts.literals);
+    for method in literals.filter(|text| !methods::is_known(text)) {
+        warn(format!("matches {}", values::unregistered_method(method)));
     }
 }
 
