@@ -13,6 +13,7 @@ use super::diagnostics::{SourceLocation, Warning, quoted};
 use super::rule::{By, IfMissing, Mode, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
+use crate::request::HEADER_PREFIX;
 use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};
 use tidegate_core::units::Nanos;
@@ -30,6 +31,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         small_burst(rule, &mut warn);
         redundant_rate(rule, &mut warn);
         client_chosen_subject(rule, guarded, &mut warn);
+        client_chosen_exemption(rule, &mut warn);
         unverified_keys(rule, set, &mut warn);
         named_keys(rule, set, &mut warn);
         ineffective_fields(rule, &mut warn);
@@ -213,6 +215,31 @@ fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(Strin
     }
 }
 
+/// Warns about an unlimited rule that replaces others for every client that sends a header, or leaves it out.
+fn client_chosen_exemption(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if !is_unlimited(rule) || rule.replaces.is_empty() || rule.mode != Mode::Enforce {
+        return;
+    }
+    let mut conditions = rule.matching.all.iter().map(|condition| condition.attribute.name());
+    // What the request is for does not show whom it is from.
+    let is_chosen = |name: &str| {
+        name.starts_with(HEADER_PREFIX) || matches!(name, "path" | "raw_path" | "method" | "host" | "domain")
+    };
+    let names = rule.matching.conditions().map(|condition| condition.attribute.name());
+    let header = names.into_iter().find(|name| name.starts_with(HEADER_PREFIX));
+    if let Some(header) = header.filter(|_| conditions.all(is_chosen)) {
+        warn(format!(
+            "is unlimited and depends on {header}, which clients choose themselves, so that every client can avoid the \
+             rules that it replaces; match ip or api_key, unless the value is a secret"
+        ));
+    }
+}
+
+/// Whether a rule limits nothing for anybody.
+fn is_unlimited(rule: &Rule) -> bool {
+    rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.concurrent.is_none()
+}
+
 /// Whether a rule limits one address, or all clients together.
 fn limits_addresses(rule: &Rule) -> bool {
     let by_address = *rule.by == By::Global || rule.by.names().eq(["ip"]);
@@ -262,8 +289,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
              24h, weeks as 168h and months as 720h, or remove it"
         ));
     }
-    let unlimited = rule.rates.len() == 1 && rule.rates[0].limits.is_empty();
-    if unlimited && rule.concurrent.is_none() && rule.replaces.is_empty() {
+    if is_unlimited(rule) && rule.replaces.is_empty() {
         warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
     }
 }
