@@ -13,7 +13,7 @@ use tidegate::Secret;
 use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate::runtime::TokioRuntime;
-use tidegate::store::{Charge, ChargeSet, Role, RuleOptions, Source, Store};
+use tidegate::store::{Charge, ChargeSet, Counters, Role, RuleOptions, Source, Store};
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate::units::{Cost, Nanos};
 use tidegate_core::subject::{FingerprintKey, RuleName};

@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient_shards};
 use tidegate::rules::{SourceFile, parse_with_options};
-use tidegate::stores::MemoryStore;
 use tidegate::{Limiter, PermitRenewer, Policy, Request, Secret};
 use tidegate_core::store::{Capabilities, ShardId};
 use tidegate_core::subject::Fingerprint;
@@ -175,12 +174,13 @@ impl World {
         let wall = NodeClock { sim: self.sim.clone(), skew };
         let store = resilient_shards(shards.clone(), runtime.clone(), settings, watch);
         let store = ReversedOrder { store, reversed: self.variant == Variant::WideFirst };
-        let limiter = Limiter::new(store, policy(scenario, self.variant), secret(), Arc::new(wall));
         let sim = self.sim.clone();
-        let limiter = Arc::new(limiter.with_id_source(move || {
+        let builder = Limiter::builder().policy(policy(scenario, self.variant)).secret(secret()).clock(wall);
+        let builder = builder.id_source(move || {
             let (high, low) = (sim.with_rng(Rng::next_u64), sim.with_rng(Rng::next_u64));
             u128::from(high) << 64 | u128::from(low)
-        }));
+        });
+        let limiter = Arc::new(builder.build_on(store).expect("rules are given"));
         match scenario.work {
             Work::Checks => {}
             Work::Reservations(_) => {
@@ -188,7 +188,7 @@ impl World {
                 self.sim.spawn(Some(node), sweeps);
             }
             Work::Permits(permits) => {
-                let renewer = PermitRenewer::with_ttl(Arc::clone(&limiter), runtime, permits.lasts);
+                let renewer = PermitRenewer::with_ttl(Arc::clone(&limiter), runtime, permits.lasts.duration());
                 self.renewers.lock()[node] = Some(renewer);
             }
         }
@@ -312,9 +312,9 @@ fn secret() -> Secret {
 
 /// The counters of a run, in the order of the scenario, as a separate limiter plans them.
 fn counters(scenario: &Scenario) -> Vec<CounterKey> {
-    let clock = ManualClock::at(DATE);
-    let store = MemoryStore::new(clock.clone());
-    let limiter = Limiter::new(store, policy(scenario, Variant::Shipped), secret(), Arc::new(clock));
+    let policy = policy(scenario, Variant::Shipped);
+    let limiter = Limiter::builder().policy(policy).secret(secret()).clock(ManualClock::at(DATE)).build();
+    let limiter = limiter.expect("rules are given");
     let mut counters = Vec::new();
     let mut ceiling = None;
     for subject in 0..scenario.subjects.len() {

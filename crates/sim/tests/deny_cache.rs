@@ -6,7 +6,7 @@ use tidegate::clock::ManualClock;
 use tidegate::resilience::DenyCache;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, Counting, Outcome, Refund, Role, RuleOptions, Source, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, Outcome, Refund, Role, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::executor::{NodeRuntime, Sim};

@@ -14,15 +14,9 @@
 //!
 #![cfg_attr(feature = "rules", doc = "```")]
 #![cfg_attr(not(feature = "rules"), doc = "```ignore")]
-//! use std::sync::Arc;
-//! use tidegate::{Limiter, Policy, Request, Secret, clock::SystemClock, stores::memory::MemoryStore};
+//! use tidegate::{Limiter, Request};
 //!
-//! let text = "version: 1\nrules: [{ name: api, by: user, rate: 2/hour }]";
-//! let rules = tidegate::rules::parse(&[tidegate::rules::SourceFile { name: "rules.yaml", text }])?;
-//! let clock = Arc::new(SystemClock::new());
-//! let store = MemoryStore::new(Arc::clone(&clock));
-//! let limiter = Limiter::new(store, Policy::of(rules), Secret::random()?, clock);
-//!
+//! let limiter = Limiter::from_yaml("version: 1\nrules: [{ name: api, by: user, rate: 2/hour }]")?;
 //! let ada = || Request::default().with("user", "ada");
 //! assert!(limiter.check_now(ada()).allowed());
 //! assert!(limiter.check_now(ada()).allowed());
@@ -72,9 +66,10 @@ mod throttle;
 pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
 #[cfg(feature = "rules")]
 pub use limiter::{
-    AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL, KeyAction,
-    KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterView, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests,
-    Permit, PermitRenewer, RefundError, Reservation, SettleError, Settlement, Ticket, TicketError,
+    AcquireError, Acquired, BuildError, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL,
+    KeyAction, KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterBuilder, LimiterView, MAX_COUNTED_TICKETS,
+    MAX_PENDING_SETTLEMENTS, OpenRequests, Permit, PermitRenewer, RefundError, Reservation, SettleError, Settlement,
+    Ticket, TicketError,
 };
 #[cfg(feature = "rules")]
 pub use policy::{LoadError, Policy, PolicyEvent, PolicyFollower, PolicyOptions};
@@ -85,7 +80,7 @@ pub use receipt::{Actual, ReceiptError};
 pub use secret::{Secret, WeakSecretError};
 #[cfg(feature = "tokio")]
 pub use throttle::CostTooLargeError;
-pub use throttle::Throttle;
+pub use throttle::{Throttle, UnkeyedThrottle};
 
 pub use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
 pub use tidegate_core::rate::RateError;

@@ -5,6 +5,8 @@
 
 mod acquire;
 mod acquire_guard;
+mod background;
+mod builder;
 mod described;
 mod key_charges;
 mod library_request;
@@ -15,10 +17,11 @@ mod settlement_retries;
 mod ticket;
 mod unit_costs;
 
+use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError, one_reply_per_set};
+use tidegate_core::store::{ChargeSet, Inspection, Outcome, Refunded, Store, StoreError};
 use tidegate_core::subject::{FingerprintKey, RuleName};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
@@ -38,6 +41,7 @@ use self::acquire::placeholder_charge;
 pub use self::acquire::{
     AcquireError, Acquired, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL,
 };
+pub use self::builder::{BuildError, LimiterBuilder};
 pub use self::key_charges::{KeyAction, KeyCharge, KeyFamily};
 pub use self::open_permits::MAX_COUNTED_TICKETS;
 use self::open_permits::OpenPermitGauge;
@@ -48,8 +52,8 @@ use self::settlement_retries::SettlementRetries;
 pub use self::ticket::{Ticket, TicketError};
 use crate::adaptive::Adaptive;
 
-/// Decides requests. Share it in an `Arc`.
-pub struct Limiter<S> {
+/// Decides requests by rules. Share it in an `Arc`.
+pub struct Limiter<S = MemoryStore> {
     store: S,
     policy: Arc<LiveValue<Policy>>,
     keys: ArcSwap<Keys>,
@@ -83,6 +87,14 @@ impl Keys {
     }
 }
 
+impl<S> fmt::Debug for Limiter<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = &mut f.debug_struct("Limiter");
+        let rules = self.policy.load().rules.rules().len();
+        fields.field("rules", &rules).field("enforcement", &self.enforcement).finish_non_exhaustive()
+    }
+}
+
 /// Why a refund did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum RefundError {
@@ -94,54 +106,22 @@ pub enum RefundError {
     Store(#[from] StoreError),
 }
 
+impl Limiter {
+    /// Configures a limiter. Its counters are in memory, unless it is built on another store.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::new()
+    }
+
+    /// A limiter in memory that decides by the rules in `text`.
+    ///
+    /// # Errors
+    /// When the rules are invalid. The error says where and what to write instead.
+    pub fn from_yaml(text: &str) -> Result<Self, BuildError> {
+        Limiter::builder().yaml(text).build()
+    }
+}
+
 impl<S> Limiter<S> {
-    /// A limiter that decides by `policy` and counts in `store`.
-    pub fn new(store: S, policy: Policy, secret: Secret, clock: Arc<dyn Clock>) -> Self {
-        Limiter {
-            store,
-            policy: Arc::new(LiveValue::new(policy)),
-            keys: ArcSwap::from_pointee(Keys::of(secret)),
-            enforcement: EnforceMode::AsWritten,
-            clock,
-            observers: Vec::new(),
-            adaptive: Adaptive::default(),
-            open_permits: OpenPermitGauge::default(),
-            settlement_retries: SettlementRetries::default(),
-            new_id: Box::new(random_id),
-        }
-    }
-
-    /// Takes the ids of charges, reservations and permits from `source` instead of the system's randomness, so
-    /// that a simulation can be replayed. Ids must be unique within a deployment.
-    #[must_use]
-    pub fn with_id_source(mut self, source: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
-        self.new_id = Box::new(move || Ok(source()));
-        self
-    }
-
-    /// Notifies `observer` of every decision.
-    #[must_use]
-    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
-        self.observers.push(observer);
-        self
-    }
-
-    /// Bounds the memory that this limiter itself uses for open requests, in a process whose counters may take
-    /// `memory_cap` bytes, to a sixteenth of that. Call it before the first request.
-    #[must_use]
-    pub fn with_memory_cap(mut self, memory_cap: u64) -> Self {
-        self.adaptive = Adaptive::with_memory_cap(memory_cap / 32);
-        self.open_permits = OpenPermitGauge::with_memory_cap(memory_cap / 32);
-        self
-    }
-
-    /// Runs every rule in shadow mode: limits are evaluated, and no request is denied.
-    #[must_use]
-    pub fn in_shadow(mut self) -> Self {
-        self.enforcement = EnforceMode::AllShadow;
-        self
-    }
-
     /// Whether every rule runs in shadow mode, so that no request is ever denied.
     pub fn is_shadow_only(&self) -> bool {
         self.enforcement == EnforceMode::AllShadow
@@ -273,7 +253,6 @@ impl<S: Store> LimiterView<'_, S> {
         // A request decided by a list has an empty set: charging that touches no counter.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
-        let outcomes = one_reply_per_set(sets.len(), outcomes);
         let mut decided = Vec::with_capacity(plans.len());
         for ((request, plan), outcome) in requests.iter().zip(&plans).zip(outcomes) {
             let decision = decided.push_mut(match (plan.listed, outcome) {

@@ -1,6 +1,9 @@
 //! Unsettled reservations, on a store of which one shard does not reply.
 
 mod common;
+#[macro_use]
+#[path = "common/delegate.rs"]
+mod delegate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,8 +13,7 @@ use tidegate::clock::ManualClock;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
 use tidegate::{Actual, Limiter, Policy, Secret, Settlement};
-use tidegate_core::delegate_store;
-use tidegate_core::store::{Settle, Settled, Store, StoreError, StoreResult};
+use tidegate_core::store::{Counters, Permits, Reservations, Settle, Settled, StoreError, StoreResult};
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 /// Estimates of this size are in the shard that can be away.
@@ -25,8 +27,16 @@ struct HalfAvailableStore {
     max_in_flight: AtomicUsize,
 }
 
-impl Store for HalfAvailableStore {
-    delegate_store!(self => self.memory; charge, peek, refund, draw, force, reserve, restore, acquire, renew, release, inspect, reset);
+impl Counters for HalfAvailableStore {
+    delegate!(self => self.memory; charge, peek, refund, draw, force, restore, inspect, reset);
+}
+
+impl Permits for HalfAvailableStore {
+    delegate!(self => self.memory; acquire, renew, release);
+}
+
+impl Reservations for HalfAvailableStore {
+    delegate!(self => self.memory; reserve);
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let in_flight = 1 + self.in_flight.fetch_add(1, Ordering::Relaxed);
@@ -70,8 +80,9 @@ fn limiter_with_shard_away() -> (Limiter<HalfAvailableStore>, Arc<ManualClock>) 
         max_in_flight: AtomicUsize::new(0),
     };
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
-    let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock.clone());
-    (limiter, clock)
+    let limiter =
+        Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock.clone()).build_on(store);
+    (limiter.expect("rules are given"), clock)
 }
 
 #[tokio::test]
@@ -80,7 +91,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
     let mut tokens = Vec::new();
     for _ in 0..40 {
         for words in ["user=a here:5 there:0", "user=a here:0 there:7"] {
-            let reserved = limiter.reserve(request(words), MINUTE).await;
+            let reserved = limiter.reserve(request(words), MINUTE.duration()).await;
             tokens.extend(reserved.expect("memory replies").token);
         }
     }
@@ -102,7 +113,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
 async fn the_estimate_of_a_settlement_that_waited_too_long_is_refunded() {
     for away in [80, 200] {
         let (limiter, clock) = limiter_with_shard_away();
-        let reserved = limiter.reserve(request("user=a here:0 there:7"), MINUTE).await;
+        let reserved = limiter.reserve(request("user=a here:0 there:7"), MINUTE.duration()).await;
         let token = reserved.expect("memory replies").token.expect("admitted");
         clock.advance(Nanos::from_secs(50));
         let waits = limiter.settle(&token, &Actual::of("there", 3)).await;

@@ -1,6 +1,7 @@
 //! The decision on one request, with every limit it evaluated.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -37,6 +38,14 @@ pub(super) struct LimitReport {
     pub(super) subject: Fingerprint,
     pub(super) cost: Cost,
     pub(super) reading: LimitReading,
+    /// Its rule denies because the store is unavailable, whatever the reading.
+    pub(super) is_denied_by_policy: bool,
+}
+
+impl LimitReport {
+    pub(super) fn allows(&self) -> bool {
+        self.reading.verdict.allows() && !self.is_denied_by_policy
+    }
 }
 
 /// A limit that came with a request.
@@ -47,6 +56,7 @@ pub(super) struct AppliedOverride {
 }
 
 /// Why a request may pass or not. It keeps its rules alive, so that a reload in between cannot change what it reports.
+#[must_use = "a denied request is not to pass"]
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub(super) rules: Arc<RuleSet>,
@@ -89,6 +99,8 @@ pub struct LimitView<'d> {
     pub cost: Cost,
     /// Its verdict and figures.
     pub reading: LimitReading,
+    /// Whether it admits the request: its cost fits, and its rule does not deny because the store is unavailable.
+    pub allows: bool,
 }
 
 impl Decision {
@@ -100,6 +112,22 @@ impl Decision {
     /// Whether it may pass, now or after a wait.
     pub fn allowed(&self) -> bool {
         matches!(self.kind, DecisionKind::Allow | DecisionKind::Delay(_))
+    }
+
+    /// How long to wait before the work may start, if the request may pass.
+    pub fn delay(&self) -> Duration {
+        match self.kind {
+            DecisionKind::Delay(delay) => delay.duration(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// When a denied request may pass; `None` if it may pass now, never, or at a time that no limit knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.kind {
+            DecisionKind::Deny(Retry::After(wait)) => Some(wait.duration()),
+            _ => None,
+        }
     }
 
     /// How this was decided.
@@ -211,6 +239,7 @@ impl Decision {
             subject: report.subject,
             cost: report.cost,
             reading: report.reading,
+            allows: report.allows(),
         }
     }
 }

@@ -1,10 +1,6 @@
 //! `tidegate explain`: shows which rules apply to a request and why, from the files alone.
 
-use std::sync::Arc;
-
-use tidegate::clock::SystemClock;
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Secret};
+use tidegate::Limiter;
 use tidegate_core::store::Capabilities;
 
 use crate::edges::http::wire::{self, CheckBody};
@@ -21,13 +17,6 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::BadConfig;
         }
     };
-    let secret = match Secret::random() {
-        Ok(secret) => secret,
-        Err(error) => {
-            print_error(format_args!("no randomness: {error}"));
-            return Exit::Failed;
-        }
-    };
     let body = args.request.body();
     let check = match wire::parse_check(body.as_bytes()) {
         Ok(CheckBody::One(check)) => check,
@@ -42,8 +31,13 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
         return Exit::Usage;
     }
     // This limiter never decides. It resolves addresses and keys as the service does.
-    let clock = SystemClock::new();
-    let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));
+    let limiter = match Limiter::builder().policy(policy).build() {
+        Ok(limiter) => limiter,
+        Err(error) => {
+            print_error(error);
+            return Exit::Failed;
+        }
+    };
     let explanation = limiter.view().explain(check.request);
     match args.output {
         OutputFormat::Json => print_line(explain::json(&explanation)),

@@ -13,9 +13,9 @@ use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStoreError, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome, PermitReply, PermitRequest,
-    Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle, Settled, SingleOutcomes, Store, StoreResult,
-    UnacknowledgedError,
+    Charge, ChargeSet, Counters, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome, PermitReply,
+    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled,
+    SingleOutcomes, Store, StoreResult, UnacknowledgedError,
 };
 use tidegate_rules::RuleSet;
 use tokio::sync::Notify;
@@ -147,13 +147,6 @@ impl AnyStore {
     /// Whether a decision never waits.
     pub(crate) fn never_wait(&self) -> bool {
         matches!(self, AnyStore::Memory(_))
-    }
-
-    /// Evicts some expired counters.
-    pub(crate) fn sweep(&self, tables: usize) {
-        if let Some(store) = self.memory() {
-            store.sweep(tables);
-        }
     }
 
     /// Warns of decisions by the counters that new clients share at the memory cap. `reported` is the number of
@@ -527,7 +520,15 @@ macro_rules! dispatch {
     };
 }
 
-impl Store for AnyStore {
+impl Counters for AnyStore {
+    fn evict_expired(&self) {
+        match self {
+            AnyStore::Memory(store) => store.evict_expired(),
+            AnyStore::Disk(store) => store.evict_expired(),
+            AnyStore::Shared(shared) => shared.store.evict_expired(),
+        }
+    }
+
     fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
         match self {
             AnyStore::Memory(store) => store.run_id(options),
@@ -540,7 +541,7 @@ impl Store for AnyStore {
         dispatch!(self, store => store.charge(set))
     }
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         dispatch!(self, store => store.charge_each(sets))
     }
 
@@ -571,18 +572,20 @@ impl Store for AnyStore {
         dispatch!(self, store => store.force(set))
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        dispatch!(self, store => store.reserve(reserve))
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        dispatch!(self, store => store.settle(settle))
-    }
-
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         dispatch!(self, store => store.restore(restores))
     }
 
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        dispatch!(self, store => store.inspect(set))
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        dispatch!(self, store => store.reset(set))
+    }
+}
+
+impl Permits for AnyStore {
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         dispatch!(self, store => store.acquire(permit))
     }
@@ -594,13 +597,15 @@ impl Store for AnyStore {
     async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         dispatch!(self, store => store.release(permit))
     }
+}
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        dispatch!(self, store => store.inspect(set))
+impl Reservations for AnyStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.reserve(reserve))
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        dispatch!(self, store => store.reset(set))
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        dispatch!(self, store => store.settle(settle))
     }
 }
 

@@ -167,7 +167,12 @@ fn credentials_of_a_sub_request_are_not_in_the_log() {
     for shown in ["clear", "masked"] {
         let server = TestServer::with(rules, &["--log-subjects", shown]);
         let mut client = server.client();
-        let headers = [("x-original-uri", "/"), ("authorization", "Bearer CANARY"), ("cookie", "session=CANARY")];
+        let headers = [
+            ("x-original-uri", "/"),
+            ("x-forwarded-for", "192.0.2.7"),
+            ("authorization", "Bearer CANARY"),
+            ("cookie", "session=CANARY"),
+        ];
         let mut status = || client.request("GET", "/v1/auth", &headers, "").status;
         assert_eq!([status(), status()], [200, 429]);
         let denied = server.wait_log(|line| line["message"] == "denied");

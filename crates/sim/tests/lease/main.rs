@@ -8,7 +8,7 @@ mod waiting;
 
 use tidegate_core::algorithms::{Algorithm, Spec};
 use tidegate_core::store::{
-    ChargeSet, Epoch, Outcome, Refund, Refunded, Reserve, Settle, Settled, Source, Store, Used,
+    ChargeSet, Counters, Epoch, Outcome, Refund, Refunded, Reservations, Reserve, Settle, Settled, Source, Store, Used,
 };
 use tidegate_core::units::Nanos;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate::resilience::{DenyCache, LeasingStore};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::Store;
+use tidegate_core::store::Counters;
 use tidegate_core::units::Nanos;
 use tidegate_sim::executor::{NodeRuntime, Sim};
 

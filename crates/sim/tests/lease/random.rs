@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Algorithm, Spec};
-use tidegate_core::store::{Source, Store};
+use tidegate_core::store::{Counters, Source};
 use tidegate_core::units::Nanos;
 
 use super::recording_store::{LeaseTestbed, MS, TestLimit, leased};

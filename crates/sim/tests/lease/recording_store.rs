@@ -9,8 +9,9 @@ use tidegate::resilience::{LeasingStore, Lender};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded,
-    Reserve, Restore, Role, RuleOptions, Settle, Settled, Source, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Counting, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
+    Refund, Refunded, Reservations, Reserve, Restore, Role, RuleOptions, Settle, Settled, Source, Store, StoreError,
+    StoreResult,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -126,7 +127,7 @@ impl Lender for RecordingStore {
     }
 }
 
-impl Store for RecordingStore {
+impl Counters for RecordingStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.record(RecordedCall::Charge(1));
         if self.0.behaviour.lock().fails {
@@ -135,7 +136,7 @@ impl Store for RecordingStore {
         self.round_trip(self.0.memory.charge(set)).await
     }
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         self.record(RecordedCall::Charge(sets.len()));
         self.round_trip(self.0.memory.charge_each(sets)).await
     }
@@ -165,18 +166,20 @@ impl Store for RecordingStore {
         self.round_trip(self.0.memory.force(set)).await
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        self.round_trip(self.0.memory.reserve(reserve)).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.round_trip(self.0.memory.settle(settle)).await
-    }
-
     async fn restore(&self, snapshots: &[Restore<'_>]) -> StoreResult<()> {
         self.round_trip(self.0.memory.restore(snapshots)).await
     }
 
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.round_trip(self.0.memory.inspect(set)).await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        self.round_trip(self.0.memory.reset(set)).await
+    }
+}
+
+impl Permits for RecordingStore {
     async fn acquire(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         self.round_trip(self.0.memory.acquire(request)).await
     }
@@ -188,13 +191,15 @@ impl Store for RecordingStore {
     async fn release(&self, request: &PermitRequest<'_>) -> StoreResult<()> {
         self.round_trip(self.0.memory.release(request)).await
     }
+}
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        self.round_trip(self.0.memory.inspect(set)).await
+impl Reservations for RecordingStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        self.round_trip(self.0.memory.reserve(reserve)).await
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        self.round_trip(self.0.memory.reset(set)).await
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.round_trip(self.0.memory.settle(settle)).await
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Source, Store};
+use tidegate_core::store::{Counters, Source};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 use tidegate_sim::Variant;

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Source, Store};
+use tidegate_core::store::{Counters, Source, Store};
 use tidegate_core::units::Nanos;
 
 use super::recording_store::{LEASE, LeaseTestbed, MS, RecordedCall, TestLimit, leased};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate::resilience::{ResilienceSettings, Resilient, ShardObserver, StoreEvent, resilient_shards};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Role, RuleOptions, ShardId, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Outcome, Role, RuleOptions, ShardId};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;

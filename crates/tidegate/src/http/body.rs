@@ -2,6 +2,7 @@
 
 use tidegate_core::algorithms::Retry;
 use tidegate_core::store::Role;
+use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
 
 use super::ResponseContext;
@@ -63,7 +64,7 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
         put(out, r#","reservation":"#);
         json_string(out, token);
         put(out, r#","expires_ms":"#);
-        number(out, ttl.millis_up());
+        number(out, Nanos::from(ttl).millis_up());
     }
     put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {
@@ -112,7 +113,7 @@ fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<
     json_text(out, view.rule.name().as_str());
     put(out, r#"","rate":""#);
     json_text(out, view.rate_text);
-    if view.reading.verdict.allows() {
+    if view.allows {
         put(out, r#"","allowed":true"#);
     } else {
         put(out, r#"","allowed":false"#);
@@ -195,7 +196,7 @@ pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &
     put(out, r#"","instance":"urn:tidegate:decision:"#);
     json_text(out, context.id);
     put(out, r#"","violated-policies":["#);
-    let violated = decision.enforced().filter(|view| !view.reading.verdict.allows());
+    let violated = decision.enforced().filter(|view| !view.allows);
     for (i, view) in violated.enumerate() {
         if i > 0 {
             put(out, ",");

@@ -8,6 +8,8 @@ mod headers;
 mod permits;
 mod text;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tidegate_core::algorithms::Retry;
@@ -53,7 +55,7 @@ pub struct ResponseContext<'a> {
     /// A sealed receipt to return with an allowed request.
     pub receipt: Option<&'a str>,
     /// The token that settles an admitted reservation, and its TTL.
-    pub reservation: Option<(&'a str, Nanos)>,
+    pub reservation: Option<(&'a str, Duration)>,
 }
 
 /// A decision as an HTTP response.

@@ -6,11 +6,12 @@
 //! permits of a cancelled request are released at once by the caller's `on_cancel` (`acquire_guard`).
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
+    Charge, Degraded, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -24,10 +25,10 @@ use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
 use super::{Keys, Limiter, LimiterView};
 
 /// TTL of a permit if the caller sets none.
-pub const DEFAULT_PERMIT_TTL: Nanos = Nanos::from_secs(10);
+pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
 
 /// How long after a cancel to cancel again: by then the cancelled call has reached its store, or never will.
-pub const CANCEL_RETRY_AFTER: Nanos = Nanos::from_secs(2);
+pub const CANCEL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The result of an acquire.
 #[derive(Clone, Debug)]
@@ -102,7 +103,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// When the store gives no reply; the memory store always replies.
-    pub async fn acquire(&self, request: Request<'_>, ttl: Nanos) -> Result<Acquired, AcquireError> {
+    pub async fn acquire(&self, request: Request<'_>, ttl: Duration) -> Result<Acquired, AcquireError> {
         self.acquire_with_cancel(request, ttl, |_| {}).await
     }
 
@@ -115,7 +116,7 @@ impl<S: Store> Limiter<S> {
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        ttl: Nanos,
+        ttl: Duration,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
         self.view().acquire_with_cancel(request, ttl, on_cancel).await
@@ -281,7 +282,7 @@ impl<S: Store> LimiterView<'_, S> {
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        ttl: Nanos,
+        ttl: Duration,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
         let mut request = request;
@@ -291,7 +292,7 @@ impl<S: Store> LimiterView<'_, S> {
         let mut plan = self.plan_under(&keys, &request, Purpose::Acquire);
         // The rates wait for the store as long as the permits do: they admit the same work.
         plan.set.work = WorkKind::LongWork;
-        let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl, permits: SmallVec::new() };
+        let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl: ttl.into(), permits: SmallVec::new() };
         let mut guard = AcquireGuard::new(ticket, on_cancel);
         if let Some(listed) = plan.listed {
             let decision = self.decision_by_list(listed, plan.client_hash);
@@ -363,7 +364,12 @@ impl<S: Store> LimiterView<'_, S> {
                 let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
                 let adaptive = &limiter.adaptive;
                 let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
-                let reply = PermitReply { granted: outcome.granted, in_use: outcome.open, source: Source::Exact };
+                let reply = PermitReply {
+                    granted: outcome.granted,
+                    in_use: outcome.open,
+                    source: Source::Exact,
+                    degraded: None,
+                };
                 return Ok((outcome.limit, reply));
             }
         };
@@ -396,7 +402,7 @@ impl<S: Store> LimiterView<'_, S> {
             max_permits,
             open: reply.in_use,
             source: reply.source,
-            unavailable: reply.source == Source::Fallback && limit.rule.options().on_failure == OnStoreFailure::Deny,
+            unavailable: matches!(reply.degraded, Some(Degraded::DeniedByPolicy { .. })),
             client,
         })
     }

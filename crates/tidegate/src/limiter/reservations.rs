@@ -5,6 +5,8 @@
 //! end. It retries a settlement that the store did not reply to, which counts once. If the node dies, the next
 //! reservation of the same client refunds what the node would have refunded.
 
+use std::time::Duration;
+
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{ChargedAs, Decision};
@@ -28,7 +30,7 @@ pub struct Reservation {
     /// The token that settles it, on any node; `None` if the request is denied.
     pub token: Option<String>,
     /// How long from now an unsettled estimate stays charged before it is refunded.
-    pub ttl: Nanos,
+    pub ttl: Duration,
 }
 
 /// The result of a settlement.
@@ -104,7 +106,7 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id;
     /// and when the request names more than 64 units, or a unit of more than 255 bytes, which no token can hold.
-    pub async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
+    pub async fn reserve(&self, request: Request<'_>, ttl: Duration) -> Result<Reservation, StoreError> {
         self.view().reserve(request, ttl).await
     }
 
@@ -188,11 +190,11 @@ impl<S: Store> LimiterView<'_, S> {
     ///
     /// # Errors
     /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id.
-    pub async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
+    pub async fn reserve(&self, request: Request<'_>, ttl: Duration) -> Result<Reservation, StoreError> {
         check_unit_names(&request)?;
         let mut request = request;
         self.identify(&mut request);
-        let ttl = ttl.clamp(Nanos::from_millis(1), Reserve::MAX_TTL);
+        let ttl = Nanos::from(ttl).clamp(Nanos::from_millis(1), Reserve::MAX_TTL);
         let plan = self.plan(&request);
         let id = (self.limiter.new_id)().map_err(no_randomness)?;
         let decision = match plan.listed {
@@ -206,7 +208,7 @@ impl<S: Store> LimiterView<'_, S> {
         };
         self.notify_decided(&request, &decision);
         let token = decision.allowed().then(|| self.reservation_token(&request, &decision, id, ttl));
-        Ok(Reservation { decision, token, ttl })
+        Ok(Reservation { decision, token, ttl: ttl.duration() })
     }
 
     /// Seals the token of an admitted reservation, which this node tracks from now on.

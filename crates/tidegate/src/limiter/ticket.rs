@@ -3,6 +3,8 @@
 //! The text is for callers that are other programs. It is sealed with the deployment secret like a receipt, so
 //! it cannot be forged or altered, works on every node, and contains no client data.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
@@ -48,8 +50,8 @@ pub(super) enum PermitLocation {
 
 impl Ticket {
     /// How long the permits last without a renewal.
-    pub fn ttl(&self) -> Nanos {
-        self.ttl
+    pub fn ttl(&self) -> Duration {
+        self.ttl.duration()
     }
 
     /// As sealed text.

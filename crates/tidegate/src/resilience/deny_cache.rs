@@ -12,10 +12,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Figures, Limit, Retry, Verdict};
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, LimitReading, Outcome, Refund, Refunded, Reserve, Role, Settle, Settled, Source,
-    Store, StoreResult,
+    Charge, ChargeSet, Counters, Counting, Inspection, LeaseReply, LimitReading, Outcome, PermitReply, PermitRequest,
+    Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, Settle, Settled, Source, Store, StoreResult,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -209,6 +208,7 @@ impl DenyCacheEntry {
             snapshots: Vec::new(),
             at: self.at.plus(passed),
             source: Source::DenyCache,
+            degraded: None,
             clock_stepped: false,
         })
     }
@@ -229,7 +229,7 @@ fn aged(reading: LimitReading, passed: Nanos) -> LimitReading {
     }
 }
 
-impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
+impl<S: Store, R: Runtime> Counters for DenyCache<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let sent = self.runtime.now();
         if let Some(cached) = self.find(set, sent) {
@@ -241,7 +241,7 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
     }
 
     /// Charges the sets without a remembered denial in one call.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let sent = self.runtime.now();
         let mut outcomes: Vec<Option<StoreResult<Outcome>>> = Vec::with_capacity(sets.len());
         outcomes.extend(sets.iter().map(|set| self.find(set, sent).map(Ok)));
@@ -258,7 +258,25 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         outcomes.into_iter().flatten().collect()
     }
 
-    delegate_store!(self => self.store; peek, draw, force, restore, acquire, renew, release, inspect);
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.store.peek(set).await
+    }
+
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.store.draw(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.store.force(set).await
+    }
+
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        self.store.restore(restores).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.store.inspect(set).await
+    }
 
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let refunded = self.store.refund(refund).await;
@@ -266,6 +284,28 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         refunded
     }
 
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let forgotten = self.store.reset(set).await;
+        self.invalidate(set);
+        forgotten
+    }
+}
+
+impl<S: Store, R: Runtime> Permits for DenyCache<S, R> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.store.release(permit).await
+    }
+}
+
+impl<S: Store, R: Runtime> Reservations for DenyCache<S, R> {
     /// A remembered denial applies to a reservation too. A reserve that reached the store may have refunded expired
     /// reservations, so the denials of its counters are invalidated.
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
@@ -283,11 +323,5 @@ impl<S: Store, R: Runtime> Store for DenyCache<S, R> {
         let settled = self.store.settle(settle).await;
         self.invalidate(&settle.set);
         settled
-    }
-
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let forgotten = self.store.reset(set).await;
-        self.invalidate(set);
-        forgotten
     }
 }

@@ -8,7 +8,8 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Division, Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded, Restore, Role, Source,
+    Charge, ChargeSet, Degraded, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded, Restore, Role,
+    Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -131,7 +132,8 @@ impl LocalFallback {
                 }
             }
         }
-        Outcome { admitted, readings, source: Source::Fallback, ..outcome }
+        let degraded = Some(if admitted { Degraded::StoreUnavailable } else { denial_reason(set) });
+        Outcome { admitted, readings, source: Source::Fallback, degraded, ..outcome }
     }
 
     /// A charge under this node's share of its limit, after the newest mirror state is applied to the share.
@@ -192,6 +194,16 @@ const NO_SHARE_READING: LimitReading = LimitReading {
     verdict: Verdict::Deny { retry: Retry::After(NO_SHARE_RETRY_AFTER) },
     figures: Figures { remaining: 0, reset_after: NO_SHARE_RETRY_AFTER, more_after: NO_SHARE_RETRY_AFTER },
 };
+
+/// Why this node denies a set: by policy, or because its shares are exhausted.
+fn denial_reason(set: &ChargeSet<'_>) -> Degraded {
+    let denies = |charge: &Charge<'_>| charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny;
+    if set.admits(|i| !denies(&set.charges[i])) {
+        return Degraded::StoreUnavailable;
+    }
+    let charge = set.charges.iter().position(denies).unwrap_or(0);
+    Degraded::DeniedByPolicy { charge }
+}
 
 /// The limit by which this node decides, if it may.
 fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
-use tidegate_core::store::{PermitReply, PermitRequest, RuleOptions, Source};
+use tidegate_core::store::{Degraded, PermitReply, PermitRequest, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::sweep::SweepSchedule;
 use tidegate_core::units::Nanos;
@@ -287,7 +287,8 @@ impl PermitTable {
 }
 
 fn permit_reply(granted: bool, open: u32) -> PermitReply {
-    PermitReply { granted, in_use: open, source: Source::Fallback }
+    let degraded = Some(Degraded::StoreUnavailable);
+    PermitReply { granted, in_use: open, source: Source::Fallback, degraded }
 }
 
 #[cfg(test)]

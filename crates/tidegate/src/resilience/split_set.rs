@@ -30,7 +30,7 @@ impl<'a> SplitSet<'a> {
 
     /// One outcome of both halves, each with one reading per charge of its own. Its time is the earlier one, so that a
     /// refund refunds no more than either would; for a denial, the time of the half that denied. Its source is that of
-    /// the half that denied, or else the less exact one.
+    /// the half that denied, or else the less exact one. Only the remote half can be degraded.
     pub(super) fn merge(&self, local: Outcome, remote: Outcome) -> Outcome {
         let source = match (local.admitted, remote.admitted) {
             (false, _) => local.source,
@@ -48,8 +48,15 @@ impl<'a> SplitSet<'a> {
                 (false, _) => local.at,
             },
             source,
+            degraded: remote.degraded.filter(|_| local.admitted).map(|reason| reason.at(|i| self.remote_position(i))),
             clock_stepped: local.clock_stepped || remote.clock_stepped,
         }
+    }
+
+    /// The position of the `i`-th remote charge in the whole set.
+    fn remote_position(&self, i: usize) -> usize {
+        let mut remote = self.is_local.iter().enumerate().filter(|(_, is_local)| !**is_local);
+        remote.nth(i).map_or(0, |(position, _)| position)
     }
 
     fn in_order(&self, local: &[LimitReading], remote: &[LimitReading]) -> SmallVec<[LimitReading; 4]> {
@@ -128,6 +135,7 @@ mod tests {
             snapshots: Vec::new(),
             at: Nanos::from_secs(1),
             source: Source::Exact,
+            degraded: None,
             clock_stepped: false,
         }
     }

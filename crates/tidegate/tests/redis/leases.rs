@@ -8,7 +8,7 @@ use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient}
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
-use tidegate_core::store::{Charge, ChargeSet, Counting, RuleOptions, Source, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, RuleOptions, Source};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 

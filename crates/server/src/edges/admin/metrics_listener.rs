@@ -29,7 +29,7 @@ impl HttpHandler for MetricsListener {
         let error = match (request.uri().path() == &*self.path, request.method()) {
             (true, &Method::GET) => None,
             (true, _) => Some(ApiError::Method { allow: "GET" }),
-            (false, _) => Some(ApiError::NotFound),
+            (false, _) => Some(ApiError::NotFound { hint: "this listener has only the metrics page" }),
         };
         let mut response = match error {
             None => metrics_page(&self.service),

@@ -30,6 +30,10 @@ use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
 use crate::service::Service;
 use crate::state::any_store::StoreCondition;
 
+/// The paths for a client that asks for another one.
+const PATHS: &str = "this listener has /healthz, /readyz, /metrics, /rlconfig, /v1/rules, /v1/reload, /v1/subjects and \
+                     /v1/subjects/reset";
+
 static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
 #[derive(Clone)]
@@ -105,7 +109,7 @@ impl AdminListener {
             ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => Err(ApiError::Method { allow: "GET" }),
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(ApiError::Method { allow: "POST" }),
             ("/v1/subjects", _) => Err(ApiError::Method { allow: "GET, POST, DELETE" }),
-            _ => Err(ApiError::NotFound),
+            _ => Err(ApiError::NotFound { hint: PATHS }),
         }
     }
 

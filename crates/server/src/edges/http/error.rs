@@ -18,7 +18,10 @@ pub(crate) enum ApiError {
     /// Its body did not arrive, or is too large.
     Body(BodyError),
     /// The path does not exist.
-    NotFound,
+    NotFound {
+        /// Where the paths of this listener are.
+        hint: &'static str,
+    },
     /// The path exists, but not for this method.
     Method {
         /// The allowed methods.
@@ -64,7 +67,7 @@ impl ApiError {
             ApiError::Body(error @ BodyError::TooLarge { .. }) => (413, "too_large", error.to_string()),
             ApiError::Body(error @ (BodyError::TooSlow | BodyError::Evicted)) => (408, "too_slow", error.to_string()),
             ApiError::Body(error @ BodyError::Broken) => (400, "bad_request", error.to_string()),
-            ApiError::NotFound => (404, "not_found", "no such path; see /openapi.json".to_owned()),
+            ApiError::NotFound { hint } => (404, "not_found", format!("no such path; {hint}")),
             ApiError::Method { allow } => (405, "method_not_allowed", format!("use {allow}")),
             ApiError::WrongToken => (401, "unauthorized", "send the admin token as a bearer token".to_owned()),
             ApiError::UnknownHost => (421, "misdirected", "this host name is not one of this listener".to_owned()),

@@ -324,7 +324,7 @@ impl<'de> DeserializeSeed<'de> for AcquireSeed<'_> {
             trace.set_field("cost");
             return Err(D::Error::custom("a permit costs 1 or more"));
         }
-        let millis = ttl_ms.get().unwrap_or(DEFAULT_PERMIT_TTL.millis_up());
+        let millis = ttl_ms.get().unwrap_or(Nanos::from(DEFAULT_PERMIT_TTL).millis_up());
         if !TTL_RANGE_MS.contains(&millis) {
             trace.set_field("ttl_ms");
             let (min, max) = (TTL_RANGE_MS.start(), TTL_RANGE_MS.end());

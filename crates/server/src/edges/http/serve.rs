@@ -135,7 +135,7 @@ impl HttpHandler for PublicListener {
                 return envoy::json::respond(service, body).await;
             }
             path => {
-                let route = HttpRoute::of(path).ok_or(ApiError::NotFound);
+                let route = HttpRoute::of(path).ok_or(ApiError::NotFound { hint: "see /openapi.json" });
                 let head = route.map(|route| HttpRouteHead {
                     route,
                     style: body_style(&parts.headers),

@@ -363,6 +363,7 @@ fn deny(set: &ChargeSet<'_>, (at, reading): (Nanos, LimitReading)) -> Option<Out
         snapshots: Vec::new(),
         at,
         source: Source::DenyCache,
+        degraded: None,
         clock_stepped: false,
     })
 }
@@ -377,6 +378,7 @@ fn outcome(taken_leases: &TakenLeases, reading: impl Fn(usize, &TakenUnits) -> L
         snapshots: Vec::new(),
         at: charged.min().unwrap_or(Nanos::ZERO),
         source: Source::Lease,
+        degraded: None,
         clock_stepped: false,
     }
 }

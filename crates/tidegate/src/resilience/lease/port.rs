@@ -4,9 +4,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Outcome, Refund, Refunded, Reserve, Settle, Settled, Store, StoreResult,
+    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -112,7 +112,7 @@ impl<S: Lender + 'static, R: Runtime> LeasingStore<S, R> {
     }
 }
 
-impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
+impl<S: Lender + 'static, R: Runtime> Counters for LeasingStore<S, R> {
     /// A decision that waits for a refill or for the rest of a set is boxed: requests that simply go to the store are
     /// far more frequent, and their futures stay small.
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
@@ -129,7 +129,7 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
     }
 
     /// Charges the sets for the store in one call. Sets that wait for a refill do so in parallel.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let (mut replies, mut remaining) = (Vec::with_capacity(sets.len()), Vec::new());
         let mut deciding: Vec<DecisionBatchFuture<'_>> = Vec::new();
         for (i, set) in sets.iter().enumerate() {
@@ -178,20 +178,21 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
         refunded
     }
 
-    /// It may refund expired reservations.
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        let reserved = self.0.store.reserve(reserve).await;
-        self.clear_exhausted(&reserve.set);
-        reserved
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.0.store.draw(charge).await
     }
 
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        let settled = self.0.store.settle(settle).await;
-        self.clear_exhausted(&settle.set);
-        settled
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.0.store.force(set).await
     }
 
-    delegate_store!(self => self.0.store; draw, force, restore, acquire, renew, release, inspect);
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        self.0.store.restore(restores).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.0.store.inspect(set).await
+    }
 
     /// Leases drawn before are void: their charge is reset with the rest. Other nodes use up their leases.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
@@ -203,5 +204,34 @@ impl<S: Lender + 'static, R: Runtime> Store for LeasingStore<S, R> {
             self.0.record_lapsed(discarded);
         }
         forgotten
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Permits for LeasingStore<S, R> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.0.store.release(permit).await
+    }
+}
+
+impl<S: Lender + 'static, R: Runtime> Reservations for LeasingStore<S, R> {
+    /// It may refund expired reservations.
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let reserved = self.0.store.reserve(reserve).await;
+        self.clear_exhausted(&reserve.set);
+        reserved
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        let settled = self.0.store.settle(settle).await;
+        self.clear_exhausted(&settle.set);
+        settled
     }
 }

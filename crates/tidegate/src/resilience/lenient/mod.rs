@@ -22,9 +22,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counting, Epoch, LimitReading, Outcome, Role, Source, Store, StoreResult,
+    Charge, ChargeSet, Counters, Counting, Epoch, Inspection, LeaseReply, LimitReading, Outcome, PermitReply,
+    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, Settle, Settled, Source, Store,
+    StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -245,6 +246,7 @@ fn outcome(local: &LocalReadings) -> Outcome {
         snapshots: Vec::new(),
         at: times.min().unwrap_or(Nanos::MAX),
         source: Source::Lenient,
+        degraded: None,
         clock_stepped: false,
     }
 }
@@ -267,13 +269,13 @@ impl<S: Lender + 'static, R: Runtime> Lender for LenientStore<S, R> {
     }
 }
 
-impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
+impl<S: Store + 'static, R: Runtime> Counters for LenientStore<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         if lenient_charges(set).next().is_some() { self.decide(set).await } else { self.0.store.charge(set).await }
     }
 
     /// Charges the sets without lenient charges in one call.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let any = |set: &&ChargeSet<'_>| lenient_charges(set).next().is_some();
         let plain: Vec<&ChargeSet<'_>> = sets.iter().copied().filter(|s| !any(s)).collect();
         let plain = if plain.is_empty() { Vec::new() } else { self.0.store.charge_each(&plain).await };
@@ -303,7 +305,25 @@ impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
         }
     }
 
-    delegate_store!(self => self.0.store; refund, draw, force, reserve, settle, restore, acquire, renew, release, inspect);
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        self.0.store.refund(refund).await
+    }
+
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.0.store.draw(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        self.0.store.force(set).await
+    }
+
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        self.0.store.restore(restores).await
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.0.store.inspect(set).await
+    }
 
     /// Unsynced units of these counters are dropped with their views.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
@@ -311,5 +331,29 @@ impl<S: Store + 'static, R: Runtime> Store for LenientStore<S, R> {
             self.0.views.stripe(charge.counter()).remove(&charge.counter());
         }
         self.0.store.reset(set).await
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Permits for LenientStore<S, R> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.0.store.release(permit).await
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> Reservations for LenientStore<S, R> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        self.0.store.reserve(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.0.store.settle(settle).await
     }
 }

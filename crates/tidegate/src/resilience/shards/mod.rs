@@ -271,6 +271,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             snapshots: Vec::new(),
             at: self.store_time(),
             source: Source::Exact,
+            degraded: None,
             clock_stepped: false,
         }
     }

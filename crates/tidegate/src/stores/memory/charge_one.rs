@@ -34,6 +34,7 @@ impl SingleChargeResult<Figures> {
             snapshots: Vec::new(),
             at,
             source: self.source,
+            degraded: None,
             clock_stepped: self.clock_stepped,
         }
     }

@@ -91,6 +91,7 @@ impl<'c> MemoryTransaction<'c> {
             snapshots: Vec::new(),
             at: now,
             source: Source::Exact,
+            degraded: None,
             clock_stepped: self.counters.iter().any(|counter| counter.stepped),
         }
     }

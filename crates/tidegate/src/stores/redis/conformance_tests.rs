@@ -9,7 +9,7 @@ use std::sync::Mutex;
 
 use redis::Commands;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
-use tidegate_core::store::Store;
+use tidegate_core::store::{Counters, Store};
 use tidegate_core::units::Nanos;
 
 use self::conformance::Rig;

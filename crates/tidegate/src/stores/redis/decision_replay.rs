@@ -191,6 +191,7 @@ impl<'c> DecisionReplay<'c> {
             snapshots: (0..count).map(|i| self.snapshot(i)).collect(),
             at: self.now,
             source: Source::Exact,
+            degraded: None,
             clock_stepped: self.clock_stepped,
         }
     }

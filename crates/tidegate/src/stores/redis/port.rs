@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
-    Settle, Settled, Source, Store, StoreResult, UnacknowledgedError,
+    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -23,7 +23,7 @@ use super::{RedisStore, rejected};
 /// The infix of permit keys, after the hash tag.
 pub(super) const PERMITS: &str = "s:";
 
-impl Store for RedisStore {
+impl Counters for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
         let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
@@ -31,7 +31,7 @@ impl Store for RedisStore {
     }
 
     /// Sends all sets on one connection, in one pipeline.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.estimated_now();
         let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
         let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
@@ -128,14 +128,6 @@ impl Store for RedisStore {
         self.run(script, &set.charges, Spending::Force, &[], &[], read).await
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        self.reserve_in_ledgers(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.settle_in_ledgers(settle).await
-    }
-
     /// Each state is merged in a step of its own: merging is idempotent and commutative. All are sent in one
     /// pipeline, because with a round trip for each a node would never finish restoring.
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
@@ -168,19 +160,6 @@ impl Store for RedisStore {
         Ok(())
     }
 
-    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit_script(permit, "acquire").await
-    }
-
-    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit_script(permit, "renew").await
-    }
-
-    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
-        self.call_permit_script(permit, "release").await?;
-        Ok(())
-    }
-
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         let (plan, reply) = self.read_records(set).await?;
         let replay = replay_reply(scripts::READ, &set.charges, &plan, &reply)?;
@@ -205,6 +184,31 @@ impl Store for RedisStore {
         keys.extend(plan.keys);
         let value = self.run_untimed(script, &keys, arguments).await?;
         number(&value).map_err(|error| rejected(script, error))
+    }
+}
+
+impl Permits for RedisStore {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "acquire").await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "renew").await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.call_permit_script(permit, "release").await?;
+        Ok(())
+    }
+}
+
+impl Reservations for RedisStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        self.reserve_in_ledgers(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.settle_in_ledgers(settle).await
     }
 }
 
@@ -287,6 +291,7 @@ impl RedisStore {
                 granted: *granted == 1,
                 in_use: u32::try_from(*in_use).unwrap_or(u32::MAX),
                 source: Source::Exact,
+                degraded: None,
             }),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         }

@@ -2,7 +2,7 @@
 //! The scripts and the ledger in memory are two implementations of one contract.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Reserve, Role, Settle, Store, Used};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Reservations, Reserve, Role, Settle, Used};
 use tidegate_core::units::Nanos;
 use tidegate_testkit::TestRedis;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, RuleOptions, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Durability, OnStoreFailure, Outcome, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
