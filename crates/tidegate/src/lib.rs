@@ -40,13 +40,17 @@
 // Without it, what only they use is dead code.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
 
+// Modules with an `msrv` use what is newer than the Rust of the default features, as what they depend on does.
+
 #[cfg(feature = "rules")]
 mod adaptive;
 pub mod clock;
 mod counted_permits;
 #[cfg(feature = "rules")]
+#[clippy::msrv = "1.90"]
 mod hex;
 #[cfg(feature = "http")]
+#[clippy::msrv = "1.90"]
 pub mod http;
 #[cfg(feature = "rules")]
 mod limiter;
@@ -67,8 +71,10 @@ mod secret;
 mod throttle;
 
 #[cfg(all(feature = "rules", not(feature = "internals")))]
+#[clippy::msrv = "1.90"]
 mod identity;
 #[cfg(feature = "internals")]
+#[clippy::msrv = "1.90"]
 pub mod identity;
 #[cfg(all(feature = "rules", not(feature = "internals")))]
 mod live;
