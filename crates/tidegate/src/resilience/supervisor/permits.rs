@@ -48,7 +48,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let (permits, sent) = (&self.node_state.permits, self.runtime.now());
         let permit_reply = self.guard.acquire(&forced).await?;
         if permits.is_open(permit, self.runtime.now()) {
-            permits.record_acquired(permit, sent);
+            permits.record_acquired(permit, permit_reply.in_use, sent);
             return Ok(permit_reply);
         }
         if self.guard.release(permit).await.is_ok() {
