@@ -383,10 +383,6 @@ pub(crate) fn restore_local_admissions(limiter: &Limiter<AnyStore>, admissions: 
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
-    let (units, permits) = (&admissions.units, admissions.permits.len());
-    if units.is_empty() && permits == 0 {
-        return;
-    }
     let policy = limiter.policy().load();
     let limit_of = |of: &PendingUnits| {
         let counter = JournalCounterId { rule: &of.rule, rate: of.rate, tag: of.limit.tag, subject: of.subject };
@@ -398,8 +394,11 @@ pub(crate) fn restore_local_admissions(limiter: &Limiter<AnyStore>, admissions: 
     };
     let options_of = |rule: &RuleName| policy.rules.rule(rule.as_str()).map_or(RuleOptions::DEFAULT, |r| *r.options());
     let counters = shared.store.restore_local_admissions(admissions, limit_of, options_of);
-    info!(counters, permits, "pending charges restored");
-    if let without_limit @ 1.. = units.len() - counters {
+    let permits = admissions.permits.len();
+    if counters + permits > 0 {
+        info!(counters, permits, "what was admitted without the store counts on");
+    }
+    if let without_limit @ 1.. = admissions.units.len() - counters {
         warn!(without_limit, "pending charges of rules that are gone are dropped");
     }
 }

@@ -62,13 +62,13 @@ impl PendingFile {
     }
 }
 
-/// The title; the numbers of counters and permits; and one line for each of them. Of a counter: subject, rate, tag of
+/// The title; the numbers of counters and permits, and whether the store was away; and one line for each of them. Of a counter: subject, rate, tag of
 /// its limit, pending units, their time, the limit (algorithm, count, window, capacity), units that count toward the
 /// share, their time. Of a permit: subject, holder, expiry, what the store knows. At the end of a line is the rule, whose
 /// name may contain anything but a line break.
 fn render(admissions: &LocalAdmissions) -> String {
-    let LocalAdmissions { units, permits } = admissions;
-    let mut text = format!("{TITLE}\n{} {}\n", units.len(), permits.len());
+    let LocalAdmissions { units, permits, without_store } = admissions;
+    let mut text = format!("{TITLE}\n{} {} {}\n", units.len(), permits.len(), u8::from(*without_store));
     for p in units {
         let line = format!(
             "{:032x} {} {:08x} {} {} {} {} {} {} {} {} {}\n",
@@ -103,9 +103,12 @@ fn parse(text: &str) -> Option<LocalAdmissions> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
     let title = lines.next()?;
     let format = [TITLE_WITHOUT_LIMITS, TITLE_WITHOUT_SHARES, TITLE].iter().position(|known| *known == title)? + 1;
-    let counts = lines.next()?;
-    let (units, permits) = if format < 3 { (counts, "0") } else { counts.split_once(' ')? };
-    let (units, permits): (usize, usize) = (units.parse().ok()?, permits.parse().ok()?);
+    let counts: Vec<usize> = lines.next()?.split(' ').map(|count| count.parse().ok()).collect::<Option<_>>()?;
+    let (units, permits, without_store) = match counts[..] {
+        [units] if format < 3 => (units, 0, 0),
+        [units, permits, without_store @ 0..=1] => (units, permits, without_store),
+        _ => return None,
+    };
     let lines: Vec<&str> = lines.collect();
     if lines.len() != units.checked_add(permits)? {
         return None;
@@ -114,6 +117,7 @@ fn parse(text: &str) -> Option<LocalAdmissions> {
     Some(LocalAdmissions {
         units: units.iter().map(|line| parse_units(line, format)).collect::<Option<_>>()?,
         permits: permits.iter().map(|line| parse_permit(line)).collect::<Option<_>>()?,
+        without_store: without_store == 1,
     })
 }
 
@@ -191,6 +195,7 @@ mod tests {
         LocalAdmissions {
             units: vec![of(u128::MAX, "login", 7), of(5, "a rule with spaces", 9)],
             permits: (0..).zip(syncs).map(|(holder, sync)| permit(holder, sync)).collect(),
+            without_store: true,
         }
     }
 
@@ -236,9 +241,9 @@ mod tests {
             assert_eq!(parse(&text[..end]), None, "{end}");
         }
         assert_eq!(parse(&text.replace("pending 3", "pending 4")), None);
-        assert_eq!(parse(&text.replace("\n2 3\n", "\n3 3\n")), None);
-        assert_eq!(parse(&text.replace("\n2 3\n", "\n2 2\n")), None);
-        assert_eq!(parse(&text.replace("\n2 3\n", "\n3 2\n")), None);
+        for counts in ["3 3 1", "2 2 1", "3 2 1", "2 3 2", "2 3", "5"] {
+            assert_eq!(parse(&text.replace("\n2 3 1\n", &format!("\n{counts}\n"))), None, "{counts}");
+        }
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());
         fs::write(file.path(), [0xff, 0xfe, b'\n']).unwrap();

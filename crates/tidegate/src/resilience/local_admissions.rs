@@ -25,6 +25,8 @@ pub struct LocalAdmissions {
     pub units: Vec<PendingUnits>,
     /// The permits of all counters.
     pub permits: Vec<LocalPermit>,
+    /// Whether the node is without a store that it trusts.
+    pub without_store: bool,
 }
 
 /// A permit that was granted or renewed without the store.
@@ -108,7 +110,8 @@ impl NodeState {
         units + self.late.events() + self.permits.changes()
     }
 
-    /// Everything to be saved. The store's time is `at`, the local time `now` and the wall-clock time `wall`.
+    /// The units and permits to be saved. The store's time is `at`, the local time `now` and the wall-clock time
+    /// `wall`.
     pub(super) fn local_admissions(&self, at: Nanos, now: Nanos, wall: Nanos) -> LocalAdmissions {
         let mut all: BTreeMap<u128, PendingUnits> = BTreeMap::new();
         let mut visit = |charge: &OwnedCharge, units: u64, shared: u64, shared_at: Nanos| {
@@ -143,7 +146,8 @@ impl NodeState {
         // What the store does not count, the share counts in any case.
         let units = units.map(|units| PendingUnits { shared: units.shared.max(units.units), ..units });
         let wall_time = |until: Nanos| wall.plus(until.since(now));
-        LocalAdmissions { units: units.collect(), permits: self.permits.local_permits(now, wall_time) }
+        let permits = self.permits.local_permits(now, wall_time);
+        LocalAdmissions { units: units.collect(), permits, without_store: false }
     }
 
     /// Restores the units of a counter from before a restart.

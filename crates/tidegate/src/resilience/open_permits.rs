@@ -5,8 +5,8 @@
 //! `LocalOnly`), `begin_release` (to `Releasing`), `released` and expiry (removed). `unsynced` lists the permits to
 //! sync.
 //!
-//! A permit is `local` from when it was granted or renewed without the store, or while the store had more than the
-//! limit: then others are, and it may be one of them. Local permits are saved over a restart (`local_permits`,
+//! A permit is `Local` once it was granted or renewed without the store, or while the store had more than the limit:
+//! then some are local, and it may be one of them. Local permits are saved over a restart (`local_permits`,
 //! `restore`), because they count toward this node's share in every outage until they expire.
 //!
 //! Invariants: a permit expires here no later than in the store, because its TTL starts before the store is called;
@@ -70,7 +70,18 @@ struct OwnPermit {
 #[derive(Clone, Copy, Debug)]
 struct KnownPermit {
     sync: PermitSync,
-    local: bool,
+    origin: PermitOrigin,
+}
+
+/// Whether a permit counts toward this node's share after a restart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PermitOrigin {
+    /// No: the store granted it.
+    Store,
+    /// Yes.
+    Local,
+    /// Yes, and it is from before the last restart. The store may know better.
+    Restored,
 }
 
 /// What the store knows of a permit.
@@ -84,8 +95,14 @@ pub enum PermitSync {
     Releasing,
 }
 
+impl KnownPermit {
+    fn is_local(self) -> bool {
+        self.origin != PermitOrigin::Store
+    }
+}
+
 /// A permit that was granted or renewed without the store.
-const LOCAL: KnownPermit = KnownPermit { sync: PermitSync::LocalOnly, local: true };
+const LOCAL: KnownPermit = KnownPermit { sync: PermitSync::LocalOnly, origin: PermitOrigin::Local };
 
 /// A permit that the store must be updated about.
 #[derive(Clone, Debug)]
@@ -120,7 +137,8 @@ impl OpenPermits {
 
     /// The store has granted or renewed a permit, by a call sent at `sent`, and has `in_use` permits of the counter.
     pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, in_use: u32, sent: Nanos) {
-        let known = KnownPermit { sync: PermitSync::Synced, local: in_use > permit.max_permits };
+        let origin = if in_use > permit.max_permits { PermitOrigin::Local } else { PermitOrigin::Store };
+        let known = KnownPermit { sync: PermitSync::Synced, origin };
         self.table.lock().insert(permit, sent, sent.plus(permit.ttl), known, self.max);
     }
 
@@ -153,7 +171,7 @@ impl OpenPermits {
         let mut table = self.table.lock();
         let (_, own) = table.find(permit, now);
         let until = own.map_or(now.plus(permit.ttl), |own| own.until);
-        let known = KnownPermit { sync: PermitSync::Releasing, local: false };
+        let known = KnownPermit { sync: PermitSync::Releasing, origin: PermitOrigin::Store };
         table.insert(permit, now, until, known, self.max);
     }
 
@@ -169,7 +187,7 @@ impl OpenPermits {
             table.count -= of_counter.permits.len();
             for (holder, _, known) in of_counter.permits.iter() {
                 table.unsynced.remove(&(counter, holder));
-                table.changes += u64::from(known.local);
+                table.changes += u64::from(known.is_local());
             }
         }
     }
@@ -195,7 +213,7 @@ impl OpenPermits {
     pub(super) fn local_permits(&self, now: Nanos, wall_time: impl Fn(Nanos) -> Nanos) -> Vec<LocalPermit> {
         let table = self.table.lock();
         let permits = table.by_counter.values().flat_map(|of_counter| {
-            let local = of_counter.permits.iter().filter(|(_, until, known)| known.local && *until > now);
+            let local = of_counter.permits.iter().filter(|(_, until, known)| known.is_local() && *until > now);
             local.map(|(holder, until, known)| LocalPermit {
                 subject: of_counter.subject,
                 rule: of_counter.rule.clone(),
@@ -209,7 +227,7 @@ impl OpenPermits {
 
     /// Restores a local permit from before a restart.
     pub(super) fn restore(&self, permit: &PermitRequest<'_>, sync: PermitSync, now: Nanos) {
-        let known = KnownPermit { sync, local: true };
+        let known = KnownPermit { sync, origin: PermitOrigin::Restored };
         self.table.lock().insert(permit, now, now.plus(permit.ttl), known, self.max);
     }
 
@@ -222,6 +240,19 @@ impl OpenPermits {
             holders.filter_map(|holder| of_counter.update_of(holder, now))
         });
         updates.filter(|update| !update.releasing).collect()
+    }
+
+    /// Whether any permit of the subjects that are `in_store` was acquired or renewed since the last restart and is
+    /// open.
+    pub(super) fn any_own(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> bool {
+        let table = self.table.lock();
+        let mut of_counter = table.by_counter.values().filter(|of_counter| in_store(of_counter.subject));
+        of_counter.any(|of_counter| {
+            of_counter.permits.iter().any(|(_, until, known)| {
+                let open = until > now && known.sync != PermitSync::Releasing;
+                open && known.origin != PermitOrigin::Restored
+            })
+        })
     }
 
     /// All permits that the store must be updated about. Walks no others.
@@ -277,8 +308,8 @@ impl PermitTable {
         let before = self.by_counter.get(&counter).and_then(|of_counter| of_counter.permits.get(holder));
         let before = before.map(|(_, before)| *before);
         let has = before.is_some();
-        let local = known.local || before.is_some_and(|before| before.local);
-        let known = KnownPermit { local, ..known };
+        let was_local = before.is_some_and(KnownPermit::is_local);
+        let known = KnownPermit { origin: if was_local { PermitOrigin::Local } else { known.origin }, ..known };
         if !has && self.sweep.is_due(self.count, max, now) {
             self.sweep_ended(now);
         }
@@ -297,7 +328,7 @@ impl PermitTable {
             None => self.count += 1,
         }
         of_counter.releasing += usize::from(known.sync == PermitSync::Releasing);
-        self.changes += u64::from(local);
+        self.changes += u64::from(known.is_local());
         if known.sync == PermitSync::Synced {
             self.unsynced.remove(&(counter, holder));
         } else {
@@ -311,7 +342,7 @@ impl PermitTable {
         let (counter, holder) = (permit.counter(), permit.holder);
         let of_counter = self.by_counter.get_mut(&counter);
         if let Some(known) = of_counter.and_then(|of_counter| of_counter.permits.remove(holder)) {
-            self.changes += u64::from(known.local);
+            self.changes += u64::from(known.is_local());
             self.on_removed(counter, holder, known.sync);
         }
     }
@@ -377,6 +408,54 @@ mod tests {
         assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted);
     }
 
+    /// The local permits: holder, and what the store knows.
+    fn local(permits: &OpenPermits, now: Nanos) -> Vec<(u128, PermitSync)> {
+        let local = permits.local_permits(now, |until| until).into_iter();
+        local.map(|permit| (permit.holder, permit.sync)).collect()
+    }
+
+    #[test]
+    fn permits_granted_without_the_store_are_saved_until_they_expire() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.acquire(&request(&rule, 2), 9, AT(1));
+        let changes = permits.changes();
+        assert_eq!(local(&permits, AT(1)), [(2, PermitSync::LocalOnly)]);
+        permits.record_acquired(&request(&rule, 2), 2, AT(2));
+        assert_eq!(local(&permits, AT(2)), [(2, PermitSync::Synced)]);
+        assert!(permits.changes() > changes);
+        // The store has eleven of ten: any of them may be local.
+        permits.record_acquired(&request(&rule, 1), 11, AT(3));
+        assert_eq!(local(&permits, AT(3)), [(1, PermitSync::Synced), (2, PermitSync::Synced)]);
+        permits.released(&request(&rule, 1));
+        assert_eq!(local(&permits, AT(3)), [(2, PermitSync::Synced)]);
+        assert_eq!(local(&permits, AT(12)), []);
+    }
+
+    #[test]
+    fn restored_permits_count_toward_the_share_and_are_no_proof_of_a_loss() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.restore(&request(&rule, 1), PermitSync::Synced, AT(0));
+        permits.restore(&request(&rule, 2), PermitSync::LocalOnly, AT(0));
+        assert_eq!(unsynced(&permits, AT(1)), [(2, false)]);
+        assert!(!permits.acquire(&request(&rule, 3), 2, AT(1)).granted);
+        assert!(!permits.any_own(|_| true, AT(1)));
+        assert_eq!(permits.open_permits(|_| true, AT(1)).len(), 2);
+        permits.record_acquired(&request(&rule, 1), 2, AT(5));
+        assert!(permits.any_own(|_| true, AT(5)));
+        assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted, "one has expired");
+    }
+
+    /// Permits of the store are not saved: nothing is written while it is up.
+    #[test]
+    fn permits_of_the_store_change_nothing_that_is_saved() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), 10, AT(0));
+        permits.begin_release(&request(&rule, 1), AT(1));
+        permits.released(&request(&rule, 1));
+        assert_eq!((permits.changes(), local(&permits, AT(0))), (0, vec![]));
+    }
+
     #[test]
     fn only_changes_made_without_the_store_are_synced() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
@@ -388,8 +467,8 @@ mod tests {
         permits.begin_release(&request(&rule, 2), AT(1));
         assert_eq!(unsynced(&permits, AT(2)), [(1, false), (2, true), (3, false)]);
         permits.released(&request(&rule, 2));
-        permits.record_acquired(&request(&rule, 1), AT(2));
-        permits.record_acquired(&request(&rule, 3), AT(2));
+        permits.record_acquired(&request(&rule, 1), 2, AT(2));
+        permits.record_acquired(&request(&rule, 3), 3, AT(2));
         assert_eq!(unsynced(&permits, AT(2)), []);
         assert_eq!(permits.open_permits(|_| true, AT(2)).len(), 2);
     }

@@ -149,3 +149,87 @@ impl ShareUsage {
         self.counters.change(counter).remove(&counter);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Division, Precision, Spec};
+    use tidegate_core::store::RuleOptions;
+    use tidegate_core::subject::{Fingerprint, RuleName};
+
+    use super::*;
+
+    const AT: fn(u64) -> Nanos = Nanos::from_secs;
+
+    fn charge(algorithm: Algorithm, subject: u128, units: u64) -> OwnedCharge {
+        let limit = Limit::compile(&Spec::new(algorithm, 100, AT(10)), Precision::Memory).expect("a valid rate");
+        let (rule, cost) = (RuleName::new("rule"), Cost::new(units).expect("a cost above zero"));
+        OwnedCharge::new(Fingerprint::new(subject), rule, 0, limit, cost, RuleOptions::DEFAULT)
+    }
+
+    fn share_of(charge: &OwnedCharge) -> Limit {
+        let division = Division { percent: 80, nodes: 4, rank: Some(0) };
+        charge.limit.share(division).expect("twenty units")
+    }
+
+    /// Units and when they were counted, of all counters in use at `at`.
+    fn usage_at(usage: &ShareUsage, at: Nanos) -> Vec<(u64, Nanos)> {
+        let mut all = Vec::new();
+        usage.for_each(at, |_, units, at| all.push((units, at)));
+        all
+    }
+
+    #[test]
+    fn units_stay_until_they_have_drained_and_no_longer() {
+        for algorithm in Algorithm::ALL {
+            let (usage, charge) = (ShareUsage::new(100), charge(algorithm, 1, 1));
+            for _ in 0..20 {
+                usage.add(&charge.charge(), &share_of(&charge), Cost::ONE, AT(1_000));
+            }
+            assert_eq!(usage_at(&usage, AT(1_005)), [(20, AT(1_000))], "{algorithm}");
+            // Twice a window covers a sliding one too; a bucket of a share drains at 0.8 of its part of the rate.
+            assert_eq!(usage_at(&usage, AT(1_020)), [], "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_restored_share_has_what_was_used_of_it_and_drains_like_one_that_never_stopped() {
+        for algorithm in Algorithm::ALL {
+            let (usage, charge) = (ShareUsage::new(100), charge(algorithm, 1, 20));
+            let (counter, share) = (charge.counter(), share_of(&charge));
+            assert_eq!(usage.take_restored(counter, &share), None);
+            usage.restore(charge.clone(), AT(1_000));
+            assert_eq!(usage_at(&usage, AT(1_001)), [(20, AT(1_000))], "{algorithm}");
+            let mut state = usage.take_restored(counter, &share).expect("twenty units");
+            let left = |state: &mut CounterState, at| {
+                let moment = share.advance(state, at);
+                share.remaining(state, moment)
+            };
+            assert_eq!(left(&mut state, AT(1_000)), 0, "{algorithm}");
+            assert_eq!(left(&mut state, AT(1_020)), 20, "{algorithm}");
+            assert_eq!(usage.take_restored(counter, &share), None, "counted once");
+        }
+    }
+
+    #[test]
+    fn a_refund_and_a_reset_take_units_away() {
+        let (usage, charge) = (ShareUsage::new(100), charge(Algorithm::FixedWindow, 1, 5));
+        usage.add(&charge.charge(), &share_of(&charge), Cost::new(9).unwrap(), AT(1_000));
+        usage.refund(&charge.charge(), AT(1_000), AT(1_001));
+        assert_eq!(usage_at(&usage, AT(1_001)), [(4, AT(1_001))]);
+        usage.forget(charge.counter());
+        assert_eq!(usage_at(&usage, AT(1_001)), []);
+    }
+
+    #[test]
+    fn a_full_table_evicts_what_drains_first_and_time_is_no_change() {
+        let usage = ShareUsage::new(16);
+        for subject in 0..1_000 {
+            let charge = charge(Algorithm::TokenBucket, subject, 1);
+            usage.add(&charge.charge(), &share_of(&charge), Cost::ONE, AT(1_000));
+        }
+        let changes = usage.changes();
+        assert!(usage_at(&usage, AT(1_000)).len() <= 16);
+        assert_eq!(usage_at(&usage, AT(2_000)), []);
+        assert_eq!(usage.changes(), changes);
+    }
+}

@@ -13,6 +13,7 @@ mod observer;
 mod outcome_merge;
 mod port;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -127,12 +128,13 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
     /// What this node has admitted without the store.
     pub(super) fn local_admissions(&self) -> LocalAdmissions {
         let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
-        self.0.node_state.local_admissions(self.0.store_time(), now, wall)
+        let admissions = self.0.node_state.local_admissions(self.0.store_time(), now, wall);
+        LocalAdmissions { without_store: !self.0.is_exact(), ..admissions }
     }
 
     /// How often `local_admissions` changed otherwise than by time.
     pub(super) fn admission_changes(&self) -> u64 {
-        self.0.node_state.admission_changes()
+        2 * self.0.node_state.admission_changes() + u64::from(self.0.is_exact())
     }
 
     /// Restores what was admitted before a restart. Returns how many of the counters still have a rule.
@@ -143,6 +145,8 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         options_of: impl Fn(&RuleName) -> RuleOptions,
     ) -> usize {
         let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
+        let node_state = &self.0.node_state;
+        node_state.restarted_without_store.store(admissions.without_store, Ordering::Release);
         for permit in &admissions.permits {
             let request = PermitRequest {
                 subject: permit.subject,
@@ -152,11 +156,11 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
                 ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
                 options: &options_of(&permit.rule),
             };
-            self.0.node_state.permits.restore(&request, permit.sync, now);
+            node_state.permits.restore(&request, permit.sync, now);
         }
         let found = admissions.units.iter().filter_map(|saved| {
             let (limit, options) = limit_of(saved)?;
-            self.0.node_state.restore_units(saved, &limit, options);
+            node_state.restore_units(saved, &limit, options);
             Some(())
         });
         found.count()
@@ -231,6 +235,12 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let settings = self.shard_settings();
         let store = FallbackStore::with_shared_state(store, node_state, runtime, self.me, time, settings, watcher);
         Some(KnownShard { id, store })
+    }
+
+    /// Whether every known shard is trusted.
+    fn is_exact(&self) -> bool {
+        let known = self.known.load();
+        !known.is_empty() && known.iter().all(|shard| shard.store.is_exact())
     }
 
     /// The time of any shard, or the wall-clock time.
