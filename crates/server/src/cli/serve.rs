@@ -146,7 +146,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
     let identity = NodeIdentity::open(membership_folder(&settings));
     let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let service = Arc::new(build_service(&settings, own.as_ref(), &identity, &drain)?);
-    identity.restore_pending(&service.limiter);
+    identity.restore_local_admissions(&service.limiter);
     let pending = identity.pending_file();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret().cloned();
@@ -232,7 +232,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
         return_leases(&service.limiter).await;
     }
     if let Some(file) = pending
-        && let Err(error) = file.write(&any_store::pending_charges(&service.limiter))
+        && let Err(error) = file.write(&any_store::local_admissions(&service.limiter))
     {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be written");
