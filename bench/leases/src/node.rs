@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bench_load::{BenchError, LoadClient};
 use bench_subjects::Key;
-use tidegate::clock::SystemClock;
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate::rules::SourceFile;
 use tidegate::runtime::TokioRuntime;
@@ -65,7 +64,7 @@ impl LeaseNode {
         let file = SourceFile { name: "bench.yaml", text: &rule.text() };
         let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS)?;
         let node = LeaseNode {
-            limiter: Limiter::new(store, policy, secret, Arc::new(SystemClock::new())),
+            limiter: Limiter::builder().policy(policy).secret(secret).build_on(store)?,
             users: (0..=KEYS).map(Key::number).collect(),
             decided: AtomicU64::new(0),
         };

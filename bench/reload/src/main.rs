@@ -5,21 +5,18 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bench_report::{Goal, Options, Table, figure, median};
 use clap::Parser;
-use tidegate::clock::SystemClock;
 use tidegate::identity::keys::hash_line;
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Policy, Request, Secret};
+use tidegate::{Limiter, Policy, Request};
 
 const RULES: usize = 100_000;
 const KEYS: usize = 1_000_000;
 
-type ReloadLimiter = Limiter<MemoryStore<Arc<SystemClock>>>;
+type ReloadLimiter = Limiter;
 
 /// Times reloads under load
 #[derive(Parser)]
@@ -100,10 +97,7 @@ fn write_keys(path: &Path) -> io::Result<()> {
 }
 
 fn limiter(rules: &Path) -> Result<ReloadLimiter, Box<dyn std::error::Error>> {
-    let clock = Arc::new(SystemClock::new());
-    let store = MemoryStore::new(Arc::clone(&clock));
-    let policy = Policy::load(rules)?;
-    Ok(Limiter::new(store, policy, Secret::random()?, clock))
+    Ok(Limiter::builder().rules_file(rules).build()?)
 }
 
 /// How long decisions took, in nanoseconds, by powers of two.

@@ -1,13 +1,9 @@
 //! Tidegate. This file is the only one of the bench that calls it as a library.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::clock::SystemClock;
-use tidegate::rules::{SourceFile, parse};
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Algorithm, Limiter, Policy, Quota, Secret, Throttle};
+use tidegate::{Algorithm, Limiter, Quota, Throttle};
 
 use crate::{Allowance, Key, LimiterSubject, RuleRequest, RuleSubject};
 
@@ -59,7 +55,7 @@ fn throttle(rate: &str) -> Throttle {
 }
 
 /// The full limiter on the memory store: finds the rules of a request, charges them, notifies observers.
-pub struct TidegateRules(Limiter<MemoryStore<Arc<SystemClock>>>);
+pub struct TidegateRules(Limiter);
 
 impl RuleSubject for TidegateRules {
     const NAME: &'static str = "tidegate";
@@ -73,12 +69,7 @@ impl RuleSubject for TidegateRules {
                 "  - {{ name: r{number}, match: {{ path: {path} }}, by: ip, rate: 60/minute burst 100000000 }}"
             );
         }
-        let file = SourceFile { name: "bench.yaml", text: &text };
-        let policy = Policy::of(parse(&[file]).expect("the rules above are valid"));
-        let secret = Secret::random().expect("the system has randomness");
-        let clock = Arc::new(SystemClock::new());
-        let store = MemoryStore::new(Arc::clone(&clock));
-        TidegateRules(Limiter::new(store, policy, secret, clock))
+        TidegateRules(Limiter::from_yaml(&text).expect("the rules above are valid"))
     }
 
     fn decide(&self, request: &RuleRequest) -> bool {

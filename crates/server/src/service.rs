@@ -2,7 +2,7 @@
 //! denials.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use http::{HeaderMap, HeaderValue, header};
@@ -34,7 +34,7 @@ pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
 /// The state that every edge shares.
 pub(crate) struct Service {
-    pub(crate) limiter: ServerLimiter,
+    pub(crate) limiter: Arc<ServerLimiter>,
     pub(crate) clock: SystemClock,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) ids: DecisionIds,
@@ -111,7 +111,7 @@ impl Service {
         let edge = request.edge;
         let started = Instant::now();
         let on_abandoned = |ticket| Arc::clone(self).spawn_cancel(ticket);
-        let acquired = self.limiter.acquire_with_cancel(request, ttl, on_abandoned).await;
+        let acquired = self.limiter.acquire_with_cancel(request, ttl.duration(), on_abandoned).await;
         self.metrics.record_duration(edge, started.elapsed());
         acquired
     }
@@ -122,7 +122,7 @@ impl Service {
         if let Ok(tokio) = Handle::try_current() {
             tokio.spawn(async move {
                 self.limiter.cancel(&ticket).await;
-                tokio::time::sleep(Duration::from_nanos(CANCEL_RETRY_AFTER.get())).await;
+                tokio::time::sleep(CANCEL_RETRY_AFTER).await;
                 self.limiter.cancel(&ticket).await;
             });
         }
@@ -132,7 +132,7 @@ impl Service {
     pub(crate) async fn reserve(&self, request: Request<'_>, ttl: Nanos) -> Result<Reservation, StoreError> {
         let edge = request.edge;
         let started = Instant::now();
-        let reservation = self.limiter.reserve(request, ttl).await;
+        let reservation = self.limiter.reserve(request, ttl.duration()).await;
         self.metrics.record_duration(edge, started.elapsed());
         reservation
     }

@@ -56,7 +56,7 @@ pub(crate) async fn final_check(world: World, permits: PermitWork) {
         // Every node must deny when no permit is left.
         while denied < up.len() && acquired <= 2 * permits.max_open {
             let limiter = &up[(acquired as usize + denied) % up.len()];
-            match limiter.acquire(request_of(subject), permits.lasts).await {
+            match limiter.acquire(request_of(subject), permits.lasts.duration()).await {
                 Ok(Acquired::Open { .. }) => (acquired, denied) = (acquired + 1, 0),
                 _ => denied += 1,
             }
@@ -104,7 +104,7 @@ impl World {
 
     async fn acquire(self, index: usize, limiter: &NodeLimiter, permits: PermitWork, plan: PermitPlan) {
         let subject = self.history.lock().permit_sessions[index].subject;
-        let acquired = limiter.acquire(request_of(subject), permits.lasts).await;
+        let acquired = limiter.acquire(request_of(subject), permits.lasts.duration()).await;
         let ticket = match acquired {
             Ok(Acquired::Open { permit, .. }) => Some(limiter.seal(&permit)),
             Ok(Acquired::Full(full)) => return self.record_full(index, full.source),

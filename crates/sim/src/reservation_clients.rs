@@ -130,7 +130,7 @@ impl World {
             let sent_at = (world.sim.now(), world.store_time_of(subject));
             let request = Request { cost: Cost::new(plan.estimate), ..Request::default() };
             let request = request.with("user", subject_name(subject));
-            let result = limiter.reserve(request, plan.lasts).await;
+            let result = limiter.reserve(request, plan.lasts.duration()).await;
             world.in_flight.lock()[node] -= 1;
             let reservation = match result {
                 Ok(reservation) => reservation,

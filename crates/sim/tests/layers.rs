@@ -276,7 +276,8 @@ fn a_rule_that_denies_without_its_store_responds_with_503() {
     let rules = parse(&[SourceFile { name: "layers.yaml", text }]);
     let policy = Policy::of(rules.expect("valid rules"));
     let secret = Secret::from_bytes(&[7; 16]).expect("a secret");
-    let limiter = Limiter::new(setup.store, policy, secret, Arc::new(ManualClock::at(DATE)));
+    let builder = Limiter::builder().policy(policy).secret(secret).clock(ManualClock::at(DATE));
+    let limiter = builder.build_on(setup.store).expect("rules are given");
     let request = Request::default().with("user", "ada");
     let decision = setup.sim.block_on(limiter.check(request));
     let decision = decision.expect("decisions do not fail");

@@ -5,6 +5,7 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate::clock::ManualClock;
@@ -67,8 +68,8 @@ impl<S: Store + 'static> PermitTestbed<S> {
             let rules = parse(&[SourceFile { name: "rules.yaml", text: rules }]);
             let policy = Policy::of(rules.expect("valid rules"));
             let secret = Secret::from_bytes(b"0123456789abcdef").expect("a secret");
-            let clock = Arc::new(ManualClock::at(DATE));
-            let limiter = Arc::new(Limiter::new(store, policy, secret, clock));
+            let builder = Limiter::builder().policy(policy).secret(secret).clock(ManualClock::at(DATE));
+            let limiter = Arc::new(builder.build_on(store).expect("rules are given"));
             PermitTestNode { renewer: PermitRenewer::new(Arc::clone(&limiter), runtime), limiter }
         });
         PermitTestbed { nodes: nodes.collect(), sim, model }
@@ -126,7 +127,7 @@ impl<S: Store + 'static> PermitTestbed<S> {
     /// A permit whose holder dies at once and never renews it.
     fn acquire_and_abandon(&self, node: usize) -> Option<Ticket> {
         let limiter = &self.nodes[node].limiter;
-        let acquired = self.sim.block_on(limiter.acquire(ada(), SECS(10)));
+        let acquired = self.sim.block_on(limiter.acquire(ada(), Duration::from_secs(10)));
         match acquired.expect("a reply") {
             Acquired::Open { permit, .. } => Some(permit),
             _ => None,
@@ -173,7 +174,7 @@ fn the_rates_of_a_permit_wait_for_the_store_as_long_as_the_permit() {
         setup.set_conditions(NetworkConditions { min_latency: MS(millis / 2), ..NetworkConditions::HEALTHY });
     };
     let source = || {
-        let acquired = setup.sim.block_on(limiter.acquire(ada(), SECS(10)));
+        let acquired = setup.sim.block_on(limiter.acquire(ada(), Duration::from_secs(10)));
         match acquired.expect("a decision") {
             Acquired::Open { permit, decision, .. } => {
                 let released = setup.sim.block_on(limiter.release(&permit));

@@ -3,21 +3,13 @@
 #![allow(clippy::print_stdout, reason = "an example prints what it does")]
 
 use std::error::Error;
-use std::sync::Arc;
 
-use tidegate::clock::SystemClock;
-use tidegate::rules::{SourceFile, parse};
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Policy, Request, Secret};
+use tidegate::{Limiter, Request};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let name = std::env::args().nth(1);
     let name = name.ok_or("usage: rules_file FILE")?;
-    let text = std::fs::read_to_string(&name)?;
-    let rules = parse(&[SourceFile { name: &name, text: &text }])?;
-    let clock = Arc::new(SystemClock::new());
-    let store = MemoryStore::new(Arc::clone(&clock));
-    let limiter = Limiter::new(store, Policy::of(rules), Secret::random()?, clock);
+    let limiter = Limiter::builder().rules_file(name).build()?;
 
     for _ in 0..2 {
         let request = Request::default().with("user", "ada").with("path", "/hello").with("method", "GET");

@@ -80,8 +80,8 @@ impl ManualClock {
     }
 
     /// Moves the clock forward.
-    pub fn advance(&self, span: Nanos) {
-        self.now.fetch_add(span.get(), Ordering::AcqRel);
+    pub fn advance(&self, span: impl Into<Nanos>) {
+        self.now.fetch_add(span.into().get(), Ordering::AcqRel);
     }
 
     /// Moves the clock to `now`, which may be earlier.

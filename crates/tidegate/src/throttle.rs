@@ -14,11 +14,9 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::clock::{Clock, SystemClock};
 use crate::quota::{Quota, ThrottleError};
-use crate::stores::memory::{DEFAULT_CAP, MemoryStore};
+use crate::stores::memory::MemoryStore;
 
 /// One quota for many keys, in memory. `check` never waits and needs no runtime.
-///
-/// A throttle for one key alone is a throttle whose key is always `""`.
 ///
 /// ```
 /// use tidegate::{Quota, Throttle};
@@ -69,27 +67,26 @@ impl<C: Clock> Throttle<C> {
         Q: TryInto<Quota>,
         ThrottleError: From<Q::Error>,
     {
-        Self::with_clock_and_cap(quota, clock, DEFAULT_CAP)
-    }
-
-    /// As `with_clock`, with another cap on the memory for counters than 1 GiB. At the cap new keys share counters and
-    /// are denied together; a live counter is never evicted.
-    ///
-    /// # Errors
-    /// As `new`.
-    pub fn with_clock_and_cap<Q>(quota: Q, clock: C, cap_bytes: u64) -> Result<Self, ThrottleError>
-    where
-        Q: TryInto<Quota>,
-        ThrottleError: From<Q::Error>,
-    {
         let mut key = [0; 16];
         getrandom::fill(&mut key)?;
         Ok(Throttle {
             limit: quota.try_into()?.compile()?,
             name: RuleName::new("throttle"),
             key: FingerprintKey::new(key),
-            store: MemoryStore::with_cap(clock, cap_bytes),
+            store: MemoryStore::new(clock),
         })
+    }
+
+    /// The same with another cap on the memory for counters than 1 GiB. At the cap new keys share counters and are
+    /// denied together; a live counter is never evicted. To be set before the first check: it forgets all counts.
+    #[must_use]
+    pub fn memory_cap(self, bytes: u64) -> Self {
+        Throttle { store: self.store.recapped(bytes), ..self }
+    }
+
+    /// The same without keys: all requests share the quota.
+    pub fn unkeyed(self) -> UnkeyedThrottle<C> {
+        UnkeyedThrottle(self)
     }
 
     /// Charges one unit to `key` if the quota allows it.
@@ -166,10 +163,58 @@ impl<C: Clock> Throttle<C> {
     }
 }
 
+/// One quota for everything: a [`Throttle`] without keys.
+///
+/// ```
+/// let imports = tidegate::Throttle::new("2/hour")?.unkeyed();
+/// assert!(imports.check().allows());
+/// # Ok::<(), tidegate::ThrottleError>(())
+/// ```
+#[derive(Debug)]
+pub struct UnkeyedThrottle<C = SystemClock>(Throttle<C>);
+
+impl<C: Clock> UnkeyedThrottle<C> {
+    /// Charges one unit if the quota allows it.
+    pub fn check(&self) -> Verdict {
+        self.0.check("")
+    }
+
+    /// Charges `cost` if the quota allows it, and returns what is left.
+    pub fn spend(&self, cost: Cost) -> LimitReading {
+        self.0.spend("", cost)
+    }
+
+    /// What `check` would decide, without charging.
+    pub fn peek(&self) -> LimitReading {
+        self.0.peek("")
+    }
+
+    /// Forgets what was used.
+    pub fn reset(&self) {
+        self.0.reset("");
+    }
+
+    /// Waits as [`Throttle::until_ready`]. Cancel-safe.
+    #[cfg(feature = "tokio")]
+    pub async fn until_ready(&self) {
+        self.0.until_ready("").await;
+    }
+
+    /// Waits as [`Throttle::acquire`]. Cancel-safe.
+    ///
+    /// # Errors
+    /// At once, if the quota can never hold the cost.
+    #[cfg(feature = "tokio")]
+    pub async fn acquire(&self, cost: Cost) -> Result<(), CostTooLargeError> {
+        self.0.acquire("", cost).await
+    }
+}
+
 /// The cost is more than the quota can ever hold.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a cost of {cost} is more than the quota can ever hold")]
+#[non_exhaustive]
 pub struct CostTooLargeError {
     /// The cost.
     pub cost: u64,
@@ -242,6 +287,29 @@ mod tests {
         clock.advance(Nanos::from_secs(120));
         assert_eq!(throttle.sweep(), 1);
         assert!(throttle.is_empty());
+    }
+
+    #[test]
+    fn without_keys_all_requests_share_the_quota() {
+        let clock = ManualClock::at(Nanos::from_secs(1_000_000));
+        let throttle = Throttle::with_clock(Quota::per_minute(2).burst(2), clock).unwrap().unkeyed();
+        assert!(throttle.spend(Cost::new(2).unwrap()).verdict.allows());
+        let verdict = throttle.check();
+        assert_eq!(verdict.retry_after(), Some(std::time::Duration::from_secs(30)));
+        throttle.reset();
+        assert_eq!(throttle.peek().figures.remaining, 2);
+    }
+
+    /// Many keys at a small cap: those without room share a counter and none is free.
+    #[test]
+    fn at_the_memory_cap_new_keys_are_denied_together() {
+        let (throttle, _) = throttle();
+        let throttle = throttle.memory_cap(1 << 20);
+        let allowed =
+            (0..100_000_u32).filter(|key| throttle.spend(&key.to_be_bytes(), Cost::new(2).unwrap()).verdict.allows());
+        let allowed = allowed.count();
+        assert!((1_000..99_000).contains(&allowed), "{allowed}");
+        assert!(throttle.len() < 100_000);
     }
 
     #[cfg(feature = "tokio")]

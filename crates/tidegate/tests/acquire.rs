@@ -6,11 +6,13 @@ use std::sync::Arc;
 use tidegate::clock::ManualClock;
 use tidegate::rules::{SourceFile, parse};
 use tidegate::stores::memory::MemoryStore;
-use tidegate::{Acquired, DecisionKind, Limiter, OpenRequests, Policy, Request, Secret, Ticket};
+use tidegate::{Acquired, DecisionKind, Limiter, LimiterBuilder, OpenRequests, Policy, Request, Secret, Ticket};
 use tidegate_core::units::Nanos;
 
 const START: Nanos = Nanos::from_secs(1_700_000_000);
 const TTL: Nanos = Nanos::from_secs(10);
+
+type TestBuilder = LimiterBuilder<Arc<ManualClock>>;
 
 struct AcquireFixture {
     clock: Arc<ManualClock>,
@@ -20,14 +22,14 @@ struct AcquireFixture {
 
 impl AcquireFixture {
     fn new(rules: &str) -> Self {
+        AcquireFixture::with(rules, |builder| builder)
+    }
+
+    fn with(rules: &str, change: impl FnOnce(TestBuilder) -> TestBuilder) -> Self {
         let clock = Arc::new(ManualClock::at(START));
+        let builder = Limiter::builder().clock(Arc::clone(&clock)).policy(policy(rules));
         AcquireFixture {
-            limiter: Limiter::new(
-                MemoryStore::new(Arc::clone(&clock)),
-                policy(rules),
-                Secret::random().unwrap(),
-                Arc::clone(&clock) as _,
-            ),
+            limiter: change(builder).build().unwrap(),
             clock,
             tokio: tokio::runtime::Builder::new_current_thread().build().unwrap(),
         }
@@ -36,7 +38,7 @@ impl AcquireFixture {
     fn acquire(&self, words: &str) -> Acquired {
         let words = words.split(' ').filter_map(|word| word.split_once('='));
         let request = words.fold(Request::default(), |all, (name, value)| all.with(name.to_owned(), value.to_owned()));
-        self.tokio.block_on(self.limiter.acquire(request, TTL)).unwrap()
+        self.tokio.block_on(self.limiter.acquire(request, TTL.duration())).unwrap()
     }
 
     /// Opens a request, or returns the rule that denies it.
@@ -150,10 +152,11 @@ fn a_rule_without_a_rate_replaces_others_only_for_an_acquire() {
 fn a_shadow_rule_denies_nothing() {
     for rules in ["  - { name: r, by: user, concurrent: 1, mode: shadow }", "  - { name: r, by: user, concurrent: 1 }"]
     {
-        let mut fixture = AcquireFixture::new(rules);
-        if !rules.contains("shadow") {
-            fixture.limiter = fixture.limiter.in_shadow();
-        }
+        let fixture = if rules.contains("shadow") {
+            AcquireFixture::new(rules)
+        } else {
+            AcquireFixture::with(rules, LimiterBuilder::shadow)
+        };
         fixture.check("user=ada", None);
         let Acquired::Open { permit, limits, .. } = fixture.acquire("user=ada") else {
             panic!("it is in shadow mode");
@@ -251,18 +254,15 @@ fn a_reset_leaves_permits_of_shared_counters_alone() {
 
 #[test]
 fn a_list_opens_without_permits_or_denies() {
-    let clock = Arc::new(ManualClock::at(START));
     let text = "version: 1\nallow: [192.0.2.1]\nblock: [192.0.2.2]\n\
                 rules: [{ name: r, by: global, concurrent: 1 }]";
-    let rules = parse(&[SourceFile { name: "rules.yaml", text }]).unwrap();
-    let limiter =
-        Limiter::new(MemoryStore::new(Arc::clone(&clock)), Policy::of(rules), Secret::random().unwrap(), clock);
+    let limiter = Limiter::from_yaml(text).unwrap();
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..Request::default() };
     for _ in 0..3 {
-        let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), TTL));
+        let allowed = tokio.block_on(limiter.acquire(from("192.0.2.1"), TTL.duration()));
         assert!(matches!(allowed, Ok(Acquired::Open { limits, .. }) if limits.is_empty()));
-        let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), TTL));
+        let blocked = tokio.block_on(limiter.acquire(from("192.0.2.2"), TTL.duration()));
         assert!(matches!(blocked, Ok(Acquired::Denied(_))));
     }
 }
@@ -300,29 +300,24 @@ fn an_adaptive_limit_grows_with_usage_and_falls_with_latency() {
 /// Charges were counted under one secret and permits under another, when it was replaced in between.
 #[test]
 fn an_acquire_is_counted_under_one_secret() {
-    let clock = Arc::new(ManualClock::at(START));
     let limiter = Arc::new_cyclic(|limiter: &std::sync::Weak<Limiter<_>>| {
         let (limiter, drawn) = (limiter.clone(), std::sync::atomic::AtomicU64::new(0));
-        Limiter::new(
-            MemoryStore::new(Arc::clone(&clock)),
-            policy("  - { name: r, by: user, rate: 1/hour, concurrent: 1 }"),
-            Secret::from_bytes(b"0123456789abcdef").unwrap(),
-            Arc::clone(&clock) as _,
-        )
-        .with_id_source(move || {
+        let rules = policy("  - { name: r, by: user, rate: 1/hour, concurrent: 1 }");
+        let builder = Limiter::builder().policy(rules).clock(ManualClock::at(START)).id_source(move || {
             // An id is drawn after the charges are planned and before the permits are.
             if let Some(limiter) = limiter.upgrade() {
                 limiter.use_secret(Secret::from_bytes(b"fedcba9876543210").unwrap());
             }
             drawn.fetch_add(1, std::sync::atomic::Ordering::Relaxed).into()
-        })
+        });
+        builder.secret(Secret::from_bytes(b"0123456789abcdef").unwrap()).build().unwrap()
     });
     let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ada = || Request::default().with("user", "ada");
     for _ in 0..2 {
-        let acquired = tokio.block_on(limiter.acquire(ada(), TTL)).unwrap();
+        let acquired = tokio.block_on(limiter.acquire(ada(), TTL.duration())).unwrap();
         assert!(matches!(acquired, Acquired::Open { .. }), "{acquired:?}");
     }
-    let third = tokio.block_on(limiter.acquire(ada(), TTL)).unwrap();
+    let third = tokio.block_on(limiter.acquire(ada(), TTL.duration())).unwrap();
     assert!(matches!(third, Acquired::Full(_)), "{third:?}");
 }

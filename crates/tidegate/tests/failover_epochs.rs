@@ -138,8 +138,8 @@ async fn start() -> (FailoverStore, FailoverLimiter, UnboundedReceiver<()>) {
     let store = resilient(failover.clone(), runtime, settings, watcher);
     ready.recv().await.expect("the node joins its store");
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
-    let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock);
-    (failover, limiter, ready)
+    let builder = Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock);
+    (failover, builder.build_on(store).expect("rules are given"), ready)
 }
 
 async fn check(limiter: &FailoverLimiter) -> bool {

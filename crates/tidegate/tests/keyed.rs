@@ -14,7 +14,7 @@ use tidegate::request::Edge;
 use tidegate::store::{SingleOutcome, SingleOutcomes};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
-use tidegate::{KeyAction, KeyCharge, KeyFamily, Limiter, Policy, Retry, Secret, Verdict};
+use tidegate::{KeyAction, KeyCharge, KeyFamily, Limiter, LimiterBuilder, Retry, Verdict};
 
 struct KeyedFixture {
     limiter: Limiter<MemoryStore<ManualClock>>,
@@ -31,18 +31,15 @@ fn bucket(capacity: u64, count: u64, period_secs: u64) -> Limit {
 
 impl KeyedFixture {
     fn new() -> Self {
-        KeyedFixture::of(|limiter| limiter)
+        KeyedFixture::of(|builder| builder)
     }
 
-    fn of(changed: impl Fn(Limiter<MemoryStore<ManualClock>>) -> Limiter<MemoryStore<ManualClock>>) -> Self {
+    fn of(changed: impl Fn(LimiterBuilder<ManualClock>) -> LimiterBuilder<ManualClock>) -> Self {
         let clock = ManualClock::at(START);
-        let store = MemoryStore::new(clock.clone());
-        let policy = Policy::of(rules("version: 1\nrules: []\n"));
-        let secret = Secret::random().expect("randomness");
         let metrics = Arc::new(Metrics::default());
-        let limiter = Limiter::new(store, policy, secret, Arc::new(clock.clone()));
+        let builder = Limiter::builder().yaml("version: 1\nrules: []\n").clock(clock.clone());
         KeyedFixture {
-            limiter: changed(limiter).observed_by(Arc::clone(&metrics) as _),
+            limiter: changed(builder).observer(Arc::clone(&metrics) as _).build().expect("valid rules"),
             clock,
             metrics,
             family: KeyFamily::new("cl.throttle"),
@@ -208,7 +205,7 @@ fn a_rule_with_the_name_of_a_family_does_not_duplicate_its_series() {
 
 #[test]
 fn in_shadow_mode_no_charge_is_denied() {
-    let (fixture, limit) = (KeyedFixture::of(Limiter::in_shadow), bucket(1, 1, 60));
+    let (fixture, limit) = (KeyedFixture::of(LimiterBuilder::shadow), bucket(1, 1, 60));
     assert_eq!(fixture.admitted(&limit, 3), 3);
     let labels = r#"{rule="cl.throttle",edge="resp",outcome="shadow_deny",source="exact"} 2"#;
     assert!(fixture.metric(labels));

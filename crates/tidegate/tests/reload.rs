@@ -13,24 +13,18 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::request;
-use tidegate::clock::SystemClock;
 use tidegate::identity::keys::{Digest, hash_line};
 use tidegate::live::{FileError, FileState};
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, LoadError, Policy, PolicyEvent, PolicyFollower, Secret};
+use tidegate::{Limiter, LoadError, Policy, PolicyEvent, PolicyFollower};
 
-type SharedLimiter = Arc<Limiter<MemoryStore<Arc<SystemClock>>>>;
+type SharedLimiter = Arc<Limiter>;
 
 fn limiter(rules: &Path) -> SharedLimiter {
-    let clock = Arc::new(SystemClock::new());
-    let policy = Policy::load(rules).unwrap();
-    let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-    let store = MemoryStore::new(Arc::clone(&clock));
-    Arc::new(Limiter::new(store, policy, secret, clock))
+    Arc::new(Limiter::builder().rules_file(rules).build().unwrap())
 }
 
 fn follow(limiter: &SharedLimiter, rules: &Path) -> PolicyFollower {
-    PolicyFollower::start(Arc::clone(limiter.policy()), rules, |_| {}).unwrap()
+    PolicyFollower::start(limiter, rules, |_| {}).unwrap()
 }
 
 /// Waits until `done`, which must come well within a minute even on a busy machine.
@@ -246,7 +240,7 @@ impl ReloadFixture {
             };
             recorded.lock().unwrap().push(line.to_owned());
         };
-        let follower = PolicyFollower::start(Arc::clone(limiter.policy()), &rules, record).unwrap();
+        let follower = PolicyFollower::start(&limiter, &rules, record).unwrap();
         ReloadFixture { folder, limiter, follower, events }
     }
 

@@ -17,7 +17,7 @@ rules:
 const MINUTE: Nanos = Nanos::from_secs(60);
 
 fn reserve(fixture: &TestLimiter, words: &str) -> Reservation {
-    let reserving = fixture.limiter.reserve(request(words), MINUTE);
+    let reserving = fixture.limiter.reserve(request(words), MINUTE.duration());
     ready(reserving).expect("memory replies")
 }
 
@@ -82,7 +82,7 @@ fn units_that_no_token_can_hold_are_rejected_and_nothing_is_charged() {
         let mut request = request("user=a tokens:300");
         let units = units.into_iter().map(|unit| (unit.into(), Some(Cost::ONE)));
         request.costs.extend(units);
-        ready(fixture.limiter.reserve(request, MINUTE))
+        ready(fixture.limiter.reserve(request, MINUTE.duration()))
     };
     let names = |count: usize| (0..count).map(|i| format!("{i:0>255}")).collect();
     for units in [vec!["u".repeat(256)], names(64)] {

@@ -80,8 +80,9 @@ fn limiter_with_shard_away() -> (Limiter<HalfAvailableStore>, Arc<ManualClock>) 
         max_in_flight: AtomicUsize::new(0),
     };
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
-    let limiter = Limiter::new(store, Policy::of(rules(RULES)), secret, clock.clone());
-    (limiter, clock)
+    let limiter =
+        Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock.clone()).build_on(store);
+    (limiter.expect("rules are given"), clock)
 }
 
 #[tokio::test]
@@ -90,7 +91,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
     let mut tokens = Vec::new();
     for _ in 0..40 {
         for words in ["user=a here:5 there:0", "user=a here:0 there:7"] {
-            let reserved = limiter.reserve(request(words), MINUTE).await;
+            let reserved = limiter.reserve(request(words), MINUTE.duration()).await;
             tokens.extend(reserved.expect("memory replies").token);
         }
     }
@@ -112,7 +113,7 @@ async fn a_shard_that_is_away_delays_no_other_settlement() {
 async fn the_estimate_of_a_settlement_that_waited_too_long_is_refunded() {
     for away in [80, 200] {
         let (limiter, clock) = limiter_with_shard_away();
-        let reserved = limiter.reserve(request("user=a here:0 there:7"), MINUTE).await;
+        let reserved = limiter.reserve(request("user=a here:0 there:7"), MINUTE.duration()).await;
         let token = reserved.expect("memory replies").token.expect("admitted");
         clock.advance(Nanos::from_secs(50));
         let waits = limiter.settle(&token, &Actual::of("there", 3)).await;

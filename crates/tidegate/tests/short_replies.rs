@@ -96,7 +96,8 @@ rules:
 
 fn limiter<S: Store>(store: S, clock: Arc<ManualClock>) -> Limiter<S> {
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
-    Limiter::new(store, Policy::of(rules(RULES)), secret, clock)
+    let builder = Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock);
+    builder.build_on(store).expect("rules are given")
 }
 
 /// The list sent to a client was once as short as the replies, and replies of others could move up.

@@ -21,9 +21,9 @@ rules:
 
 fn observed() -> (TestLimiter, Arc<Metrics>) {
     let metrics = Arc::<Metrics>::default();
-    let mut fixture = TestLimiter::new(RULES);
+    let observer = Arc::<Metrics>::clone(&metrics);
+    let fixture = TestLimiter::with(RULES, |builder| builder.observer(observer));
     metrics.load(&fixture.limiter.policy().get().rules);
-    fixture.limiter = fixture.limiter.observed_by(Arc::<Metrics>::clone(&metrics));
     (fixture, metrics)
 }
 
@@ -43,7 +43,7 @@ fn every_rule_that_applies_is_counted_once_whether_or_not_it_binds() {
         "user=a path=/other",
         "user=a path=/healthz",
     ] {
-        fixture.limiter.check_now(request(words));
+        let _ = fixture.limiter.check_now(request(words));
     }
     let counted = ["all", "searches", "watched", "health", "never", "gone"];
     let counted = counted.map(|rule| matches(&metrics, rule));
@@ -56,13 +56,13 @@ fn a_rule_that_matches_nothing_is_reported_once_after_ten_thousand_requests() {
     let requests = Metrics::REQUESTS_UNTIL_UNMATCHED;
     let others = ["user=a path=/search", "user=a path=/healthz"];
     for words in others {
-        fixture.limiter.check_now(request(words));
+        let _ = fixture.limiter.check_now(request(words));
     }
     for _ in 3..requests {
-        fixture.limiter.check_now(request("user=a path=/other"));
+        let _ = fixture.limiter.check_now(request("user=a path=/other"));
     }
     assert_eq!(metrics.take_unmatched(), None, "one request too few");
-    fixture.limiter.check_now(request("user=a path=/other"));
+    let _ = fixture.limiter.check_now(request("user=a path=/other"));
     let unmatched = metrics.take_unmatched().unwrap();
     assert_eq!(unmatched.rules, ["never"]);
     assert_eq!(unmatched.requests, requests);
@@ -71,7 +71,7 @@ fn a_rule_that_matches_nothing_is_reported_once_after_ten_thousand_requests() {
     metrics.load(&fixture.limiter.policy().get().rules);
     assert_eq!(metrics.take_unmatched(), None);
     for _ in 0..requests {
-        fixture.limiter.check_now(request("user=a path=/search"));
+        let _ = fixture.limiter.check_now(request("user=a path=/search"));
     }
     let unmatched = metrics.take_unmatched().unwrap();
     assert_eq!(unmatched.rules, ["health", "never"]);

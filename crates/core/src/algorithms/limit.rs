@@ -265,10 +265,10 @@ impl Limit {
     /// The same queue for a caller that waits at most `max_delay`. Other limits never delay.
     #[must_use]
     pub fn with_max_delay(mut self, max_delay: Nanos) -> Limit {
-        if let AnyMeter::Bucket(bucket) = &mut self.meter
-            && bucket.is_queue()
-        {
-            *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
+        if let AnyMeter::Bucket(bucket) = &mut self.meter {
+            if bucket.is_queue() {
+                *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
+            }
         }
         self
     }
@@ -364,7 +364,7 @@ impl Limit {
 impl AnyMeter {
     fn compile(spec: &Spec, burst: u64, tick: Tick, precision: Precision) -> Option<AnyMeter> {
         let exact_ticks = |span: Nanos| {
-            let exact = span.get() > 0 && span.get().is_multiple_of(tick.nanos());
+            let exact = span.get() > 0 && span.get() % tick.nanos() == 0;
             exact.then(|| span.get() / tick.nanos())
         };
         if spec.algorithm == Algorithm::FixedWindow {

@@ -35,12 +35,15 @@ pub use sliding_window::SlidingState;
 pub use spec::{Algorithm, Precision, Spec, SpecError, Window};
 pub use strict_window::{StrictState, TRACKED_SUB_WINDOWS};
 
+use std::time::Duration;
+
 use crate::units::{Cost, Nanos};
 
 /// How far stored time may lie ahead of the clock before it is moved back.
 pub const CLOCK_TOLERANCE: Nanos = Nanos::from_secs(5);
 
 /// Whether a cost fits now, and if not, when.
+#[must_use = "a denied request is not to pass"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It fits. A queue may require a delay before the work starts; all other algorithms have none.
@@ -59,6 +62,14 @@ impl Verdict {
     /// Whether the cost fits.
     pub const fn allows(self) -> bool {
         matches!(self, Verdict::Allow { .. })
+    }
+
+    /// When a denied cost would fit; `None` if it fits now or never will.
+    pub const fn retry_after(self) -> Option<Duration> {
+        match self {
+            Verdict::Deny { retry: Retry::After(wait) } => Some(wait.duration()),
+            Verdict::Deny { retry: Retry::Never } | Verdict::Allow { .. } => None,
+        }
     }
 }
 

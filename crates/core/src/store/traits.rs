@@ -63,6 +63,9 @@ pub trait Counters: Send + Sync {
     /// holder. The set names each rule by charges of all its rates. Returns the number of counters and permits
     /// removed.
     fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<u64>> + Send;
+
+    /// Evicts some expired counters. Called a few times per second; a store that does this by itself does nothing.
+    fn evict_expired(&self) {}
 }
 
 /// Permits of concurrency limits.

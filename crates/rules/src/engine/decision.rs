@@ -1,6 +1,7 @@
 //! The decision on one request, with every limit it evaluated.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -55,6 +56,7 @@ pub(super) struct AppliedOverride {
 }
 
 /// Why a request may pass or not. It keeps its rules alive, so that a reload in between cannot change what it reports.
+#[must_use = "a denied request is not to pass"]
 #[derive(Clone, Debug)]
 pub struct Decision {
     pub(super) rules: Arc<RuleSet>,
@@ -110,6 +112,22 @@ impl Decision {
     /// Whether it may pass, now or after a wait.
     pub fn allowed(&self) -> bool {
         matches!(self.kind, DecisionKind::Allow | DecisionKind::Delay(_))
+    }
+
+    /// How long to wait before the work may start, if the request may pass.
+    pub fn delay(&self) -> Duration {
+        match self.kind {
+            DecisionKind::Delay(delay) => delay.duration(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// When a denied request may pass; `None` if it may pass now, never, or at a time that no limit knows.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.kind {
+            DecisionKind::Deny(Retry::After(wait)) => Some(wait.duration()),
+            _ => None,
+        }
     }
 
     /// How this was decided.

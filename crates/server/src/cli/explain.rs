@@ -1,14 +1,11 @@
 //! `tidegate explain`: shows which rules apply to a request and why, from the files alone.
 
-use std::sync::Arc;
-
-use tidegate::clock::SystemClock;
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Secret};
+use tidegate::Limiter;
 use tidegate_core::store::Capabilities;
 
-use crate::edges::http::wire::{self, CheckBody};
-use crate::edges::http::{explain, units};
+use crate::edges::common::check_body::{CheckBody, parse_check};
+use crate::edges::common::names;
+use crate::edges::http::explain;
 use crate::policy::watcher;
 
 use super::{Exit, ExplainArgs, OutputFormat, print_error, print_line};
@@ -21,15 +18,8 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::BadConfig;
         }
     };
-    let secret = match Secret::random() {
-        Ok(secret) => secret,
-        Err(error) => {
-            print_error(format_args!("no randomness: {error}"));
-            return Exit::Failed;
-        }
-    };
     let body = args.request.body();
-    let check = match wire::parse_check(body.as_bytes()) {
+    let check = match parse_check(body.as_bytes()) {
         Ok(CheckBody::One(check)) => check,
         Ok(CheckBody::Many(_)) => return Exit::Usage,
         Err(bad) => {
@@ -37,15 +27,20 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::Usage;
         }
     };
-    if let Err(bad) = units::check_names(&policy.rules, &check.request, "") {
+    if let Err(bad) = names::check_names(&policy.rules, &check.request, "") {
         print_error(format_args!("{}: {}", bad.field, bad.reason));
         return Exit::Usage;
     }
     // This limiter never decides. It resolves addresses and keys as the service does.
-    let clock = SystemClock::new();
-    let limiter = Limiter::new(MemoryStore::new(clock), policy, secret, Arc::new(clock));
+    let limiter = match Limiter::builder().policy(policy).build() {
+        Ok(limiter) => limiter,
+        Err(error) => {
+            print_error(error);
+            return Exit::Failed;
+        }
+    };
     let explanation = limiter.view().explain(check.request);
-    match args.output {
+    match args.request.output {
         OutputFormat::Json => print_line(explain::json(&explanation)),
         OutputFormat::Text => print_line(explanation.to_string().trim_end()),
     }

@@ -9,6 +9,7 @@ use arc_swap::ArcSwapOption;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Metrics, process};
+use tidegate::runtime::TokioRuntime;
 use tidegate::{Limiter, Secret, resilience};
 use tidegate_rules::request::Edge;
 use tokio::sync::oneshot;
@@ -46,15 +47,10 @@ use crate::state::secret_file;
 
 /// File descriptors reserved for everything that is not a connection.
 const RESERVED_FDS: u64 = 64;
-/// A store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables at a time so
-/// that no decision waits.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
 /// In maintenance ticks: rules that no request matches are looked for every five seconds.
 const UNMATCHED_CHECK_TICKS: u64 = 50;
-const TABLES_PER_SWEEP: usize = 8;
-/// Interval of the search for unsettled reservations, and the time that the last settlements may take
-/// when the service ends.
-const SETTLEMENT_RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// The time that the last settlements may take when the service ends.
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long the start waits for a shared store.
@@ -134,7 +130,7 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
         Some(_) => HeaderOverride::Set,
         None => HeaderOverride::Unset,
     };
-    let mut settings = layer.merged_over(compat.layer()).resolve()?;
+    let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
     compat.apply(headers, &mut settings);
     Ok((settings, Some(compat)))
 }
@@ -150,7 +146,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
     let identity = NodeIdentity::open(membership_folder(&settings));
     let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let service = Arc::new(build_service(&settings, own.as_ref(), &identity, &drain)?);
-    identity.restore_pending(&service.limiter);
+    identity.restore_local_admissions(&service.limiter);
     let pending = identity.pending_file();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret().cloned();
@@ -225,7 +221,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
         tokio::spawn(listener.serve(resp_edge, bounds, shutdown(), metrics(), None));
     }
     tokio::spawn(run_maintenance(Arc::clone(&service)));
-    tokio::spawn(run_settlement_retries(Arc::clone(&service)));
+    service.limiter.spawn_background(&TokioRuntime::new().map_err(no_randomness)?);
     let reload = || {
         let (watcher, service) = (Arc::clone(&watcher), Arc::clone(&service));
         tokio::task::spawn_blocking(move || watcher.reload(&service));
@@ -236,7 +232,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
         return_leases(&service.limiter).await;
     }
     if let Some(file) = pending
-        && let Err(error) = file.write(&any_store::pending_charges(&service.limiter))
+        && let Err(error) = file.write(&any_store::local_admissions(&service.limiter))
     {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be written");
@@ -358,7 +354,6 @@ pub(crate) fn build_service(
     identity: &NodeIdentity,
     drain: &ShutdownHandle,
 ) -> Result<Service, ServeError> {
-    let no_randomness = |error: getrandom::Error| ServeError::System(format!("no randomness: {error}"));
     let secret = match own {
         // Until the store is joined, use the secret that it had last.
         None => match identity.store_secret() {
@@ -393,15 +388,15 @@ pub(crate) fn build_service(
             shared.map_err(|error| ServeError::Config(error.to_string()))?
         }
     };
-    let mut limiter = Limiter::new(store, policy, secret, Arc::new(clock))
-        .with_memory_cap(settings.memory_cap.0)
-        .observed_by(Arc::clone(&metrics) as _);
+    let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);
+    builder = builder.memory_cap(settings.memory_cap.0).observer(Arc::clone(&metrics) as _);
     if settings.shadow {
-        warn!("every rule only watches, because --shadow is on: nothing is denied");
-        limiter = limiter.in_shadow();
+        warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
+        builder = builder.shadow();
     }
+    let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
     if settings.envoy.descriptor_options.all_shadow {
-        warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
+        warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
     let reset = match settings.reset_format {
         ResetFormat::Epoch => ResetStyle::Epoch,
@@ -409,7 +404,7 @@ pub(crate) fn build_service(
     };
     let ids = DecisionIds::random().map_err(no_randomness)?;
     Ok(Service {
-        limiter,
+        limiter: Arc::new(limiter),
         clock,
         metrics,
         ids,
@@ -421,6 +416,10 @@ pub(crate) fn build_service(
         envoy_statistics: settings.envoy.near_ratio.map(EnvoyStatistics::new),
         first_config,
     })
+}
+
+fn no_randomness(error: getrandom::Error) -> ServeError {
+    ServeError::System(format!("no randomness: {error}"))
 }
 
 async fn open_listener(edge: &str, address: &ListenAddress) -> Result<Option<Listener>, ServeError> {
@@ -445,7 +444,7 @@ fn max_connections(settings: &ServerSettings) -> usize {
     settings.max_connections.min(usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// Logs counts, rules that no request matches and whether durable charges are safe, and evicts expired counters.
+/// Logs counts, rules that no request matches and whether durable charges are safe.
 async fn run_maintenance(service: Arc<Service>) {
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     let (mut unacknowledged, mut overflowed) = (None, 0);
@@ -456,20 +455,9 @@ async fn run_maintenance(service: Arc<Service>) {
             service.report_unmatched();
         }
         let store = service.limiter.store();
-        store.sweep(TABLES_PER_SWEEP);
         store.log_durability(&mut unacknowledged);
         store.report_health();
         store.report_overflow(&mut overflowed);
-    }
-}
-
-/// A separate task, because it waits for the store.
-async fn run_settlement_retries(service: Arc<Service>) {
-    let mut tick = tokio::time::interval(SETTLEMENT_RETRY_INTERVAL);
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        service.limiter.retry_settlements().await;
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::hint::black_box;
 
-use tidegate::clock::SystemClock;
-use tidegate::rules::{SourceFile, parse};
-use tidegate::stores::memory::MemoryStore;
-use tidegate::{Limiter, Policy, Request, Secret, Throttle};
+use tidegate::{Limiter, Request, Throttle};
 use tokio::io::DuplexStream;
 
 use super::counted_section;
@@ -206,13 +203,7 @@ fn limiter_with_three_rules() {
 }
 
 fn decide_by_rules(rules: &str) {
-    let text = format!("version: 1\nrules:\n{rules}");
-    let file = SourceFile { name: "counted.yaml", text: &text };
-    let policy = Policy::of(parse(&[file]).expect("valid rules"));
-    let secret = Secret::random().expect("the system has randomness");
-    let clock = std::sync::Arc::new(SystemClock::new());
-    let store = MemoryStore::new(std::sync::Arc::clone(&clock));
-    let limiter = Limiter::new(store, policy, secret, clock);
+    let limiter = Limiter::from_yaml(&format!("version: 1\nrules:\n{rules}")).expect("valid rules");
     decide_in_turn(&keys(), |key| {
         let mut request = Request::default().with("path", "/api/v1/search");
         request.ip = key.parse().ok();

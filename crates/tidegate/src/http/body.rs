@@ -2,6 +2,7 @@
 
 use tidegate_core::algorithms::Retry;
 use tidegate_core::store::Role;
+use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
 
 use super::ResponseContext;
@@ -63,7 +64,7 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
         put(out, r#","reservation":"#);
         json_string(out, token);
         put(out, r#","expires_ms":"#);
-        number(out, ttl.millis_up());
+        number(out, Nanos::from(ttl).millis_up());
     }
     put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {

@@ -6,6 +6,7 @@
 //! permits of a cancelled request are released at once by the caller's `on_cancel` (`acquire_guard`).
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
@@ -21,16 +22,18 @@ use tidegate_rules::{Concurrency, Purpose};
 
 use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
-use super::{Keys, Limiter, LimiterView};
+use super::{Limiter, LimiterView};
 
 /// TTL of a permit if the caller sets none.
-pub const DEFAULT_PERMIT_TTL: Nanos = Nanos::from_secs(10);
+pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
 
 /// How long after a cancel to cancel again: by then the cancelled call has reached its store, or never will.
-pub const CANCEL_RETRY_AFTER: Nanos = Nanos::from_secs(2);
+pub const CANCEL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The result of an acquire.
+#[must_use = "a request that is not open is not to be served"]
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Acquired<T = Ticket> {
     /// The request is open, and has been charged.
     Open {
@@ -49,6 +52,7 @@ pub enum Acquired<T = Ticket> {
 
 /// The usage of a concurrency limit, with this request.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ConcurrencyUsage {
     /// The rule.
     pub rule: RuleName,
@@ -64,6 +68,7 @@ pub struct ConcurrencyUsage {
 
 /// A denial because too many requests are open.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ConcurrencyDenial {
     /// The rule that denies.
     pub rule: RuleName,
@@ -81,6 +86,7 @@ pub struct ConcurrencyDenial {
 
 /// Why a permit was neither granted nor denied.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum AcquireError {
     /// The text is not a permit of this deployment.
     #[error(transparent)]
@@ -102,7 +108,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// When the store gives no reply; the memory store always replies.
-    pub async fn acquire(&self, request: Request<'_>, ttl: Nanos) -> Result<Acquired, AcquireError> {
+    pub async fn acquire(&self, request: Request<'_>, ttl: Duration) -> Result<Acquired, AcquireError> {
         self.acquire_with_cancel(request, ttl, |_| {}).await
     }
 
@@ -115,7 +121,7 @@ impl<S: Store> Limiter<S> {
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        ttl: Nanos,
+        ttl: Duration,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
         self.view().acquire_with_cancel(request, ttl, on_cancel).await
@@ -123,6 +129,7 @@ impl<S: Store> Limiter<S> {
 
     /// Releases the permits of a request that never started. A permit whose release does not reach the store
     /// expires. Call it again after [`CANCEL_RETRY_AFTER`]: the acquire may still be in flight on another connection.
+    /// Dropped before it has finished, the call may leave permits that then expire.
     pub async fn cancel(&self, ticket: &Ticket) {
         for permit in &ticket.permits {
             let freed = self.release_one(ticket, permit, ReleaseCause::NeverStarted);
@@ -131,6 +138,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Extends the permits of a request by its TTL. Returns whether it still has all of them. None is reacquired.
+    /// Cancel-safe: dropped before it has finished, the call may have extended them.
     ///
     /// # Errors
     /// When the store gives no reply, so that the state of the permits is unknown.
@@ -172,7 +180,8 @@ impl<S: Store> Limiter<S> {
         Ok(reacquired)
     }
 
-    /// Ends a request and releases its permits. To end it twice does nothing.
+    /// Ends a request and releases its permits. To end it twice does nothing. Dropped before it has finished, the call
+    /// may leave permits that then expire; it may be repeated.
     ///
     /// # Errors
     /// When the store gives no reply. The permits then expire.
@@ -273,6 +282,7 @@ enum ReleaseCause {
     NeverStarted,
 }
 
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl<S: Store> LimiterView<'_, S> {
     /// Opens a request; see [`Limiter::acquire_with_cancel`].
     ///
@@ -281,24 +291,21 @@ impl<S: Store> LimiterView<'_, S> {
     pub async fn acquire_with_cancel(
         &self,
         request: Request<'_>,
-        ttl: Nanos,
+        ttl: Duration,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
         let mut request = request;
-        self.identify(&mut request);
-        // Charges and permits under one secret, even if it is replaced in between.
-        let keys = self.limiter.keys.load_full();
-        let mut plan = self.plan_under(&keys, &request, Purpose::Acquire);
+        let mut plan = self.prepare(&mut request, Purpose::Acquire);
         // The rates wait for the store as long as the permits do: they admit the same work.
         plan.set.work = WorkKind::LongWork;
-        let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl, permits: SmallVec::new() };
+        let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl: ttl.into(), permits: SmallVec::new() };
         let mut guard = AcquireGuard::new(ticket, on_cancel);
         if let Some(listed) = plan.listed {
             let decision = self.decision_by_list(listed, plan.client_hash);
             self.notify_decided(&request, &decision);
             return Ok(guard.finish(decision));
         }
-        for limit in self.concurrency_limits(&keys, &request) {
+        for limit in self.concurrency_limits(&request) {
             guard.add_permit(ticket_permit_of(&limit));
             let (max_permits, reply) = match self.acquire_one(&limit, guard.ticket()).await {
                 Ok(acquired) => acquired,
@@ -344,9 +351,9 @@ impl<S: Store> LimiterView<'_, S> {
         limiter.adaptive.release_all(rule, subject, limiter.clock.now())
     }
 
-    pub(super) fn concurrency_limits(&self, keys: &Keys, request: &Request<'_>) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
+    pub(super) fn concurrency_limits(&self, request: &Request<'_>) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
-        engine::concurrency_limits(rules, limiter.enforcement, &keys.fingerprint, request)
+        engine::concurrency_limits(rules, limiter.enforcement, &self.keys.fingerprint, request)
     }
 
     /// Acquires the permit of one rule. Returns the maximum of open permits, and the reply.

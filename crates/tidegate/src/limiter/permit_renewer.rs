@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tidegate_core::store::Store;
@@ -70,7 +71,8 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
     }
 
     /// As `new`, with permits of another TTL.
-    pub fn with_ttl(limiter: Arc<Limiter<S>>, runtime: R, ttl: Nanos) -> Self {
+    pub fn with_ttl(limiter: Arc<Limiter<S>>, runtime: R, ttl: Duration) -> Self {
+        let ttl = ttl.into();
         PermitRenewer(Arc::new(RenewerInner { limiter, runtime, ttl, permits: Mutex::default() }))
     }
 
@@ -83,7 +85,7 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
         let inner = &*self.0;
         let sent = inner.runtime.now();
         let on_cancel = |ticket| self.cancel_in_background(ticket);
-        let acquired = inner.limiter.acquire_with_cancel(request, inner.ttl, on_cancel).await?;
+        let acquired = inner.limiter.acquire_with_cancel(request, inner.ttl.duration(), on_cancel).await?;
         Ok(match acquired {
             Acquired::Open { permit: ticket, decision, limits } => {
                 Acquired::Open { permit: self.track(ticket, sent), decision, limits }
@@ -98,7 +100,7 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
         let (limiter, runtime) = (Arc::clone(&self.0.limiter), self.0.runtime.clone());
         self.0.runtime.spawn(async move {
             limiter.cancel(&ticket).await;
-            runtime.sleep(CANCEL_RETRY_AFTER).await;
+            runtime.sleep(CANCEL_RETRY_AFTER.into()).await;
             limiter.cancel(&ticket).await;
         });
     }
@@ -199,7 +201,8 @@ impl<S: Store + 'static, R: Runtime> Permit<S, R> {
         &self.state.ticket
     }
 
-    /// Ends the request and waits until the permit is released.
+    /// Ends the request and waits until the permit is released. Dropped before it has finished, the call may leave a
+    /// permit that then expires.
     pub async fn release(self) {
         let (renewer, state) = (self.renewer.clone(), Arc::clone(&self.state));
         if renewer.untrack(&state) {

@@ -32,6 +32,7 @@ mod join;
 mod late;
 mod lease;
 mod lenient;
+mod local_admissions;
 mod local_fallback;
 mod local_reservations;
 mod membership;
@@ -39,11 +40,11 @@ mod mirror;
 mod node_state;
 mod open_permits;
 mod owned_charge;
-mod pending_units;
 mod recovery_state;
 mod refund;
 mod settings;
 mod shards;
+mod share_usage;
 mod split_set;
 mod store_clock;
 mod striped_map;
@@ -55,6 +56,7 @@ use std::sync::Arc;
 
 use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{NodeId, RuleOptions, Shards};
+use tidegate_core::subject::RuleName;
 
 pub use self::breaker::{Breaker, BreakerChange};
 pub use self::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
@@ -65,7 +67,8 @@ pub use self::fallback::FallbackStore;
 pub(crate) use self::join::join_all;
 pub use self::lease::{LeaseStats, LeasingStore, Lender};
 pub use self::lenient::{LenientStore, NodeCountFn, Overshoot};
-pub use self::pending_units::{PendingLimit, PendingUnits};
+pub use self::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
+pub use self::open_permits::PermitSync;
 pub use self::settings::{BreakerSettings, ResilienceSettings};
 use self::shards::AggregateObserver;
 pub use self::shards::{ShardObserver, ShardedStore};
@@ -111,19 +114,26 @@ impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
         self.sharded().members()
     }
 
-    /// The units that this node has admitted and the store does not count yet, to be saved for the next start.
-    pub fn pending(&self) -> Vec<PendingUnits> {
-        self.sharded().pending()
+    /// What this node has admitted without the store, to be saved for the next start.
+    pub fn local_admissions(&self) -> LocalAdmissions {
+        self.sharded().local_admissions()
     }
 
-    /// Restores units that were pending before a restart. `limit_of` finds the limit and the options that their rule
-    /// has now. Returns how many of the counters still have a rule.
-    pub fn restore_pending(
+    /// How often `local_admissions` changed. Time alone changes nothing that must be saved.
+    pub fn admission_changes(&self) -> u64 {
+        self.sharded().admission_changes()
+    }
+
+    /// Restores what this node had admitted without the store before a restart. `limit_of` finds the limit and the
+    /// options that the rule of some units has now, `options_of` the options of the rule of a permit. Returns how many
+    /// of the counters with units still have a rule.
+    pub fn restore_local_admissions(
         &self,
-        pending: &[PendingUnits],
+        admissions: &LocalAdmissions,
         limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
+        options_of: impl Fn(&RuleName) -> RuleOptions,
     ) -> usize {
-        self.sharded().restore_pending(pending, limit_of)
+        self.sharded().restore_local_admissions(admissions, limit_of, options_of)
     }
 
     /// The offset between the store's clock and this node's.

@@ -12,15 +12,17 @@ use tidegate::rules::{RuleSet, SourceFile, parse};
 use tidegate::store::Refunded;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
-use tidegate::{LimitUsage, Limiter, Policy, Retry, Secret};
+use tidegate::{LimitUsage, Limiter, LimiterBuilder, Policy, Retry, Secret};
 
 /// An hour at which every window begins: 2026-01-05 00:00 UTC, a Monday.
 pub(crate) const START: Nanos = Nanos::from_secs(1_767_571_200);
 
 pub(crate) struct TestLimiter {
     pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
-    clock: Arc<ManualClock>,
+    pub(crate) clock: Arc<ManualClock>,
 }
+
+type TestBuilder = LimiterBuilder<Arc<ManualClock>>;
 
 pub(crate) fn rules(text: &str) -> RuleSet {
     let file = SourceFile { name: "test.yaml", text };
@@ -53,17 +55,18 @@ pub(crate) fn request(words: &str) -> Request<'_> {
 
 impl TestLimiter {
     pub(crate) fn new(text: &str) -> Self {
-        let clock = Arc::new(ManualClock::at(START));
-        let store = MemoryStore::new(Arc::clone(&clock));
-        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        let limiter = Limiter::new(store, Policy::of(rules(text)), secret, clock.clone());
-        TestLimiter { limiter, clock }
+        TestLimiter::with(text, |builder| builder)
     }
 
     pub(crate) fn in_shadow(text: &str) -> Self {
-        let TestLimiter { limiter, clock } = TestLimiter::new(text);
-        let limiter = limiter.in_shadow();
-        TestLimiter { limiter, clock }
+        TestLimiter::with(text, LimiterBuilder::shadow)
+    }
+
+    pub(crate) fn with(text: &str, change: impl FnOnce(TestBuilder) -> TestBuilder) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
+        let builder = Limiter::builder().clock(clock.clone()).yaml(text).secret(secret);
+        TestLimiter { limiter: change(builder).build().unwrap_or_else(|error| panic!("{error}")), clock }
     }
 
     pub(crate) fn advance(&self, nanos: u64) {

@@ -10,7 +10,7 @@ use tidegate::observe::{MemoryFacts, Metrics, StoreFacts};
 use tidegate::request::Request;
 use tidegate::store::Role;
 use tidegate::units::Nanos;
-use tidegate::{Policy, Retry};
+use tidegate::{LimiterBuilder, Policy, Retry};
 
 use crate::fixture::{DescriptorFixture, described, policy};
 
@@ -116,7 +116,7 @@ fn lists_decide_before_descriptors() {
     fixture.check_beside(from("192.0.2.3"), "user=a", "pass: ok 2 of 3/minute per-user");
     let shadow = both().with_options(DescriptorOptions { all_shadow: true, ..DescriptorOptions::default() });
     shadow.check_beside(from("192.0.2.2"), "user=a", "pass: ok 2 of 3/minute per-user");
-    let shadow = both().in_shadow();
+    let shadow = DescriptorFixture::with(both_kinds(), LimiterBuilder::shadow);
     shadow.check_beside(from("192.0.2.2"), "user=a", "pass: ok 2 of 3/minute per-user");
 }
 
@@ -196,10 +196,9 @@ impl Observer for RecordingObserver {
 #[test]
 fn observers_receive_each_request_once() {
     let (observer, metrics) = (Arc::<RecordingObserver>::default(), Arc::<Metrics>::default());
-    let mut fixture = both();
+    let (first, second) = (Arc::<RecordingObserver>::clone(&observer), Arc::<Metrics>::clone(&metrics));
+    let fixture = DescriptorFixture::with(both_kinds(), |builder| builder.observer(first).observer(second));
     metrics.load(&fixture.limiter.policy().get().rules);
-    let limiter = fixture.limiter.observed_by(Arc::<RecordingObserver>::clone(&observer));
-    fixture.limiter = limiter.observed_by(Arc::<Metrics>::clone(&metrics));
     for words in ["user=a none | user=b hits=3 | user=c back=1", "user=b used=1", "user=b"] {
         fixture.judge(Request::default(), &described(words), |_| ());
     }

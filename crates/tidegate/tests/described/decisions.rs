@@ -1,10 +1,11 @@
 //! The statuses of descriptors, and what they are charged.
 
+use tidegate::LimiterBuilder;
 use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::request::Request;
 use tidegate::units::Nanos;
 
-use crate::fixture::{DescriptorFixture, described};
+use crate::fixture::{DescriptorFixture, described, policy};
 
 const SIMPLE: &str = "
 domain: d
@@ -157,7 +158,7 @@ fn where_all_is_shadow_statuses_stay_and_nothing_is_denied() {
 
 #[test]
 fn a_limiter_in_shadow_mode_treats_every_limit_as_shadow() {
-    let fixture = DescriptorFixture::new(THREE_KINDS).in_shadow();
+    let fixture = DescriptorFixture::with(policy(&[THREE_KINDS]).unwrap(), LimiterBuilder::shadow);
     fixture.check("user=a hits=3", "pass: ok 0 of 3/minute");
     fixture.check("user=a | none=1", "pass: watched 0 of 3/minute | watched 0 of 0/minute");
 }

@@ -12,12 +12,14 @@ use tidegate::rules::{ParseOptions, SourceFile};
 use tidegate::store::Capabilities;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::Nanos;
-use tidegate::{Limiter, Policy, Secret};
+use tidegate::{Limiter, LimiterBuilder, Policy, Secret};
 
 pub(crate) use crate::words::{described, summary};
 
 /// An instant at which every window begins.
 pub(crate) const START: Nanos = Nanos::from_secs(365 * 30 * 7 * 86_400);
+
+type DescriptorBuilder = LimiterBuilder<Arc<ManualClock>>;
 
 pub(crate) struct DescriptorFixture {
     pub(crate) limiter: Limiter<MemoryStore<Arc<ManualClock>>>,
@@ -44,23 +46,18 @@ impl DescriptorFixture {
     }
 
     pub(crate) fn of(policy: Policy) -> Self {
+        DescriptorFixture::with(policy, |builder| builder)
+    }
+
+    pub(crate) fn with(policy: Policy, change: impl FnOnce(DescriptorBuilder) -> DescriptorBuilder) -> Self {
         let clock = Arc::new(ManualClock::at(START));
-        let store = MemoryStore::new(Arc::clone(&clock));
         let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-        DescriptorFixture {
-            limiter: Limiter::new(store, policy, secret, clock.clone()),
-            clock,
-            options: DescriptorOptions::default(),
-        }
+        let builder = Limiter::builder().clock(Arc::clone(&clock)).policy(policy).secret(secret);
+        DescriptorFixture { limiter: change(builder).build().unwrap(), clock, options: DescriptorOptions::default() }
     }
 
     pub(crate) fn with_options(mut self, options: DescriptorOptions) -> Self {
         self.options = options;
-        self
-    }
-
-    pub(crate) fn in_shadow(mut self) -> Self {
-        self.limiter = self.limiter.in_shadow();
         self
     }
 

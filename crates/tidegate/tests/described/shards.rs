@@ -51,7 +51,8 @@ fn a_passed_descriptor_is_reported_without_a_charge_that_is_being_refunded() {
     let clock = Arc::new(ManualClock::at(START));
     let store = SlowRefundStore(MemoryStore::new(Arc::clone(&clock)));
     let secret = Secret::from_bytes(b"0123456789abcdef").unwrap();
-    let limiter = Limiter::new(store, policy(&[LIMITS]).unwrap(), secret, clock);
+    let builder = Limiter::builder().policy(policy(&[LIMITS]).unwrap()).secret(secret).clock(clock);
+    let limiter = builder.build_on(store).unwrap();
     let options = DescriptorOptions {
         charge_on_denial: ChargeOnDenial::All,
         zero_hits: ZeroHits::OverAboveLimit,

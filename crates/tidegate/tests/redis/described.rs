@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use tidegate::clock::SystemClock;
 use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::rules::SourceFile;
@@ -67,7 +66,7 @@ async fn check<S: Store>(store: S, steps: &[(&str, &str)], options: DescriptorOp
     let file = SourceFile { name: "envoy.yaml", text: FILE };
     let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS).expect("good rules");
     let secret = Secret::from_bytes(secret).expect("a secret");
-    let limiter = Limiter::new(store, policy, secret, Arc::new(SystemClock::new()));
+    let limiter = Limiter::builder().policy(policy).secret(secret).build_on(store).expect("rules are given");
     for (step, (words, want)) in steps.iter().enumerate() {
         let (view, described) = (limiter.view(), described(words));
         let judged = view.check_described(Request::default(), &described, options);

@@ -6,12 +6,13 @@ use http::StatusCode;
 use serde_json::json;
 use tidegate::http::{BodyStyle, acquired, concurrency_denied};
 use tidegate::{AcquireError, Acquired, Ticket, TicketError};
+use tidegate_core::units::Nanos;
 use tidegate_rules::request::Edge;
 
-use super::error::{ApiError, json_response};
 use super::serve::{store_unavailable, to_response};
-use super::units;
-use super::wire::{self, InputError};
+use super::wire;
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::names;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
@@ -25,7 +26,7 @@ pub(super) async fn acquire(
     body: &[u8],
 ) -> Result<HttpResponse, ApiError> {
     let parsed = wire::parse_acquire(body)?;
-    units::check(service, &parsed.request)?;
+    names::check(service, &parsed.request)?;
     let (ttl, receipt) = (parsed.ttl, parsed.receipt);
     let result = service.acquire(parsed.request, ttl).await;
     let mut context = service.context(id, style);
@@ -53,7 +54,7 @@ pub(super) async fn acquire(
 pub(super) async fn renew(service: &Service, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
     let ticket = parse_ticket(service, body)?;
     let renewed = service.limiter.renew(&ticket).await.map_err(store_unavailable)?;
-    let ttl_ms = ticket.ttl().millis_up();
+    let ttl_ms = Nanos::from(ticket.ttl()).millis_up();
     let body = json!({"id": id.as_str(), "renewed": renewed, "ttl_ms": ttl_ms});
     Ok(json_response(StatusCode::OK, body.to_string().into(), id))
 }

@@ -16,6 +16,10 @@ use crate::clock::Clock;
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
 
 impl<C: Clock + 'static> Counters for DiskStore<C> {
+    fn evict_expired(&self) {
+        self.memory.evict_expired();
+    }
+
     fn run_id(&self, options: &RuleOptions) -> Option<RunId> {
         Some(match options.durability {
             Durability::Disk => self.run,

@@ -121,6 +121,11 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
+    /// The same clock with another cap. Counts are forgotten.
+    pub(crate) fn recapped(self, bytes: u64) -> Self {
+        Self::with_cap(self.clock, bytes)
+    }
+
     /// The run of this store: its counts end with it.
     pub fn run(&self) -> RunId {
         self.run

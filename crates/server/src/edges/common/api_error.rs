@@ -4,11 +4,31 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
-use super::wire::InputError;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
 use crate::policy::first_config::MissingConfigError;
+
+/// An invalid request.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{reason}")]
+pub(crate) struct InputError {
+    /// The position: `cost`, `attributes.ip`, `[3].costs.tokens`. Empty for the request as a whole.
+    pub(crate) field: String,
+    /// Why it is invalid.
+    pub(crate) reason: String,
+}
+
+impl InputError {
+    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        InputError { field: field.into(), reason: reason.into() }
+    }
+
+    /// The error with its field inside `outer`.
+    pub(crate) fn inside(self, outer: &str) -> Self {
+        InputError { field: format!("{outer}.{}", self.field), ..self }
+    }
+}
 
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,7 +38,10 @@ pub(crate) enum ApiError {
     /// Its body did not arrive, or is too large.
     Body(BodyError),
     /// The path does not exist.
-    NotFound,
+    NotFound {
+        /// Where the paths of this listener are.
+        hint: &'static str,
+    },
     /// The path exists, but not for this method.
     Method {
         /// The allowed methods.
@@ -64,7 +87,7 @@ impl ApiError {
             ApiError::Body(error @ BodyError::TooLarge { .. }) => (413, "too_large", error.to_string()),
             ApiError::Body(error @ (BodyError::TooSlow | BodyError::Evicted)) => (408, "too_slow", error.to_string()),
             ApiError::Body(error @ BodyError::Broken) => (400, "bad_request", error.to_string()),
-            ApiError::NotFound => (404, "not_found", "no such path; see /openapi.json".to_owned()),
+            ApiError::NotFound { hint } => (404, "not_found", format!("no such path; {hint}")),
             ApiError::Method { allow } => (405, "method_not_allowed", format!("use {allow}")),
             ApiError::WrongToken => (401, "unauthorized", "send the admin token as a bearer token".to_owned()),
             ApiError::UnknownHost => (421, "misdirected", "this host name is not one of this listener".to_owned()),

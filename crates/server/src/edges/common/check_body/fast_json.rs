@@ -10,8 +10,8 @@ use tidegate::http::json_plain;
 use tidegate_core::units::Cost;
 use tidegate_rules::request::Request;
 
-use super::attributes::{AttributeBuilder, check_name};
-use super::wire::{CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ITEMS, PlainCost};
+use super::{CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ITEMS, PlainCost};
+use crate::edges::common::{AttributeBuilder, check_name};
 
 /// The request, or the list of about `expected_items`, in `body`.
 pub(super) fn parse_check(body: &str, expected_items: usize) -> Option<CheckBody<'_>> {

@@ -1,4 +1,5 @@
-//! Reads the rates of a rule: the default rates, those of tiers, and those of single subjects.
+//! The rates of a rule: the default rates, those of tiers, and those of single subjects. Reads them, and compiles them
+//! with the options of the rule and its calendar.
 
 use std::sync::Arc;
 
@@ -7,14 +8,15 @@ use smallvec::SmallVec;
 
 use super::calendar::Calendar;
 use super::diagnostics::quoted;
-use super::fields::{Reporter, closest_name};
+use super::fields::{Reporter, closest_name, what_to_write};
+use super::load_shedding::PriorityCeilings;
 use super::override_reader;
-use super::rate::{LimitOptions, compile_rate};
 use super::rule::{By, RateClass, Rates};
 use super::yaml::{YamlNode, YamlValue};
 use crate::request::Priority;
-use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::rate::{CalendarUnit, PerWindow, Rate, RateWindow, parse_rate};
+use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
+use tidegate_core::rate::{CalendarUnit, PerWindow, Rate, RateError, RateWindow, parse_rate};
+use tidegate_core::units::Nanos;
 
 /// Maximum number of rates of one subject. A store record holds them all.
 const MAX_RATES: usize = 8;
@@ -46,6 +48,18 @@ pub(crate) struct CompiledRates {
     pub(crate) rates: Vec<Arc<Rates>>,
     pub(crate) tiers: Vec<RateClass>,
     pub(crate) overrides: FxHashMap<Box<str>, RateClass>,
+}
+
+/// Options of a limit, apart from the rate.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct LimitOptions {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) precision: Precision,
+    pub(crate) guard: Nanos,
+    pub(crate) stagger: bool,
+    pub(crate) max_delay: Option<Nanos>,
+    pub(crate) lease_duration: Option<Nanos>,
+    pub(crate) ceilings: Option<PriorityCeilings>,
 }
 
 /// Settings for reading rates, and the sets compiled so far.
@@ -141,13 +155,10 @@ impl<'d> RatesReader<'d, '_> {
 
     fn known_tiers(&self, name: &str) -> String {
         let known: Vec<&str> = self.tiers.iter().map(|tier| &**tier).collect();
-        match closest_name(name, &known) {
-            _ if known.is_empty() => {
-                format!("but there are no tiers; write `tiers: [{}]` at the top", name.escape_debug())
-            }
-            Some(near) => format!("which is unknown; write `{near}`?"),
-            None => format!("which is unknown; write one of {}", known.join(", ")),
+        if known.is_empty() {
+            return format!("but there are no tiers; write `tiers: [{}]` at the top", name.escape_debug());
         }
+        format!("which is unknown; {}", what_to_write(closest_name(name, &known), &known))
     }
 
     fn read_overrides(
@@ -308,4 +319,26 @@ fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> P
         report.error(rates[at].2, message);
     }
     rates
+}
+
+/// Compiles a rate with the options of its rule. Days, weeks and months of a fixed window follow the calendar; elsewhere
+/// they are durations.
+pub(crate) fn compile_rate(rate: &PerWindow, options: LimitOptions, calendar: &Calendar) -> Result<Limit, RateError> {
+    let window = match rate.window {
+        RateWindow::Duration(span) => Window::Span(span),
+        RateWindow::Calendar(unit) if options.algorithm == Algorithm::FixedWindow => calendar.window(unit),
+        RateWindow::Calendar(unit) => Window::Span(unit.nominal_length()),
+    };
+    let spec = Spec {
+        algorithm: options.algorithm,
+        count: rate.count,
+        window,
+        burst: rate.burst,
+        guard: options.guard,
+        // A calendar window is the same for all subjects, in UTC as in any other zone.
+        stagger: options.stagger && matches!(rate.window, RateWindow::Duration(_)),
+        max_delay: options.max_delay,
+        lease_ttl: options.lease_duration,
+    };
+    rate.compile(&spec, options.precision)
 }

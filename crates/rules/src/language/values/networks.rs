@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::diagnostics::quoted;
+use crate::language::diagnostics::quoted;
 
 /// Parses a network or a single address that clients are compared with. IPv6 addresses of clients are cut to
 /// `ipv6_prefix`, so a narrower network could never match and is an error.

@@ -1,11 +1,31 @@
-//! Attributes of a request whose names differ from a known one by case only.
+//! The attributes that a rule set reads, so that an edge need not carry the others, and attributes of a request that
+//! no rule reads because their names differ from a known one by case.
 //!
-//! A rule cannot name such an attribute unless it is declared. So no rule reads it, and the limit that the caller
-//! meant does not apply.
+//! A rule cannot name such an attribute unless it is declared. So the limit that the caller meant does not apply.
+
+use std::collections::BTreeSet;
 
 use super::names::BUILT_IN;
+use super::rule::{Mode, Rule};
 use super::rule_set::RuleSet;
-use crate::request::{HEADER_PREFIX, Request};
+use crate::request::{HEADER_PREFIX, PRIORITY, Request};
+
+impl RuleSet {
+    /// Every attribute that a rule matches, counts by, or takes the priority from.
+    pub fn attributes(&self) -> BTreeSet<&str> {
+        let has_ceilings = self.rules.iter().any(|rule| rule.priority.is_some());
+        let priority = has_ceilings.then_some(PRIORITY);
+        let named = self.rules.iter().flat_map(Rule::attribute_names);
+        named.chain(priority).collect()
+    }
+
+    /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or would
+    /// count clients together, and nobody would notice.
+    pub fn enforced_attributes(&self) -> BTreeSet<&str> {
+        let in_force = self.native_rules().filter(|rule| rule.mode == Mode::Enforce);
+        in_force.flat_map(Rule::attribute_names).collect()
+    }
+}
 
 /// An attribute whose name differs by case from a built-in or declared one. Prints what to write.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -76,5 +96,24 @@ mod tests {
         check("Path", None);
         check("regionId", None);
         check("method", None);
+    }
+
+    #[test]
+    fn attributes_that_are_matched_excepted_or_counted_by_are_used() {
+        let text = "version: 1\nrules:\n  - { name: a, match: { path: /x, not: { method: GET } }, by: [user, header.x-team|ip], rate: 1/hour }\n";
+        let rules = parse(&[SourceFile { name: "r", text }]).unwrap();
+        let used: Vec<&str> = rules.attributes().into_iter().collect();
+        assert_eq!(used, ["header.x-team", "ip", "method", "path", "user"]);
+    }
+
+    #[test]
+    fn rules_that_are_off_or_in_shadow_mode_are_not_in_force() {
+        let text = "version: 1\nrules:\n  \
+                    - { name: a, match: { path: /x }, by: user, rate: 1/hour }\n  \
+                    - { name: b, match: { method: GET }, by: ip, rate: 1/hour, mode: shadow }\n  \
+                    - { name: c, match: { host: a.example }, by: ip, rate: 1/hour, mode: off }\n";
+        let rules = parse(&[SourceFile { name: "r", text }]).unwrap();
+        let used: Vec<&str> = rules.enforced_attributes().into_iter().collect();
+        assert_eq!(used, ["path", "user"]);
     }
 }

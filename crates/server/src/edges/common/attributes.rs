@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
+use tidegate::identity::keys::find_key;
 use tidegate::identity::{Digest, ip};
 use tidegate_rules::request::{ApiKey, Request, check_host, normalize_name, normalize_value};
 
-use super::wire::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
+use super::check_body::{MAX_ATTRIBUTES, MAX_NAME_BYTES, MAX_VALUE_BYTES};
 
 /// A request to which attributes are added.
 pub(crate) struct AttributeBuilder<'r, 'b> {
@@ -41,8 +42,8 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
             }
             "api_key" if !self.has_key => {
                 self.has_key = true;
-                // A template with a missing header yields an empty key.
-                request.api_key = (!value.is_empty()).then(|| digest_key(&value));
+                let key = find_key(value.as_bytes()).map_err(|reason| reason.to_string())?;
+                request.api_key = key.map(digest_key);
             }
             "ip" | "api_key" => return Err(GIVEN_TWICE.to_owned()),
             other => {
@@ -114,6 +115,25 @@ mod tests {
             Err(part) => {
                 assert!(added.as_ref().is_err_and(|error| error.contains(part)), "{name} {value:?}: {added:?}")
             }
+        }
+    }
+
+    /// A blocked key with a line end was an unknown key.
+    #[test]
+    fn a_key_is_known_whatever_surrounds_it() {
+        let key = |value: &'static str| {
+            let mut request = Request::default();
+            let added = AttributeBuilder::of(&mut request).add("api_key".into(), value.into());
+            added.map(|()| request.api_key)
+        };
+        for value in ["K", "K\n", " K", "Bearer K"] {
+            assert_eq!(key(value), Ok(Some(digest_key("K"))), "{value:?}");
+        }
+        for value in ["", "\n", "Bearer "] {
+            assert_eq!(key(value), Ok(None), "{value:?}");
+        }
+        for value in ["junk K", "junk,K", "Basic YTpi", "K\0"] {
+            assert!(key(value).is_err_and(|error| error.starts_with("not one key")), "{value:?}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! HTTP methods, and texts that are probably meant to be one.
 
-use super::glob::Glob;
-use super::names::find_within_one_edit;
+use crate::language::glob::Glob;
+use crate::language::names::find_within_one_edit;
 use crate::request::normalize_method;
 
 /// Methods of most requests. A text within one letter of one of these is a mistake.

@@ -3,10 +3,16 @@
 //! The same functions check `match` and `overrides`. A value that can never match would be a limit that does not
 //! exist.
 
+mod free_text;
+mod hosts;
+pub(super) mod methods;
+pub(super) mod networks;
+mod paths;
+
 use super::diagnostics::quoted;
+use super::fields::what_to_write;
 use super::glob::Glob;
 use super::names::suggest_name;
-use super::{free_text, hosts, methods, paths};
 use crate::request::{PRIORITY, Priority, normalize_method};
 
 const MAX_PATTERN_BYTES: usize = 1_024;
@@ -77,10 +83,7 @@ fn check_priority(text: &str) -> Result<(), String> {
         return Ok(());
     }
     let known = Priority::ALL.map(Priority::name);
-    Err(match suggest_name(text, &known) {
-        Some(near) => format!("which is no priority; write `{near}`?"),
-        None => format!("which is no priority; write one of {}", known.join(", ")),
-    })
+    Err(format!("which is no priority; {}", what_to_write(suggest_name(text, &known), &known)))
 }
 
 /// The warning about a method that is not registered for HTTP.

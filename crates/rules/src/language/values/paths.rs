@@ -2,6 +2,74 @@
 
 use super::methods;
 
+/// What a text has if it is not a path or pattern, and what that means and what to write instead.
+type Sign = (fn(&str) -> bool, &'static str);
+
+/// Spellings of other programs that no path has. The first that applies is reported.
+const SIGNS: [Sign; 10] = [
+    (
+        |text| text.split('/').any(is_optional),
+        "in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]",
+    ),
+    (|text| text.contains(['?', '#']), "but a path has no query; write what stands before `?` or `#`"),
+    (is_path_list, SEVERAL_PATHS),
+    (
+        |text| text.contains('|'),
+        "which is several paths in one text; write a list: [/login, /signup], or %7C for a `|` in a path",
+    ),
+    (
+        |text| text.split('/').any(is_catch_all),
+        "in which a segment has a name and stands for several; write `**` for it: /files/**",
+    ),
+    (has_path_parameter, "in which a segment has a name; write `*` for it"),
+    (
+        |text| text.contains("(/") || text.contains("(."),
+        "in which a part in parentheses is not optional; write a list: [/users, /users/new], or %28 and %29 for \
+         parentheses in a path",
+    ),
+    (
+        |text| text.contains(['[', ']']),
+        "in which brackets are no choice of letters; write `*` or a list: [/v1/users, /v2/users], or %5B and %5D for \
+         brackets in a path",
+    ),
+    (
+        has_bad_escape,
+        "in which a `%` has no two hexadecimal digits behind it; write `*` for a part that varies, or %25 for the sign",
+    ),
+    (
+        |text| text.contains('\\'),
+        r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`",
+    ),
+];
+
+/// Spellings that a path may have and probably does not.
+const DOUBTFUL_SIGNS: [Sign; 3] = [
+    (|text| text.contains(",*."), "which may be several patterns in one text; write a list if it is"),
+    (has_named_wildcard, "in which the last segment is any text with that end; write /** for all below"),
+    (has_blank, "which has a blank inside; write %20 if requests have it there, or a list if these are several paths"),
+];
+
+/// Spellings that a raw path may have and probably does not.
+const DOUBTFUL_RAW_SIGNS: [Sign; 4] = [
+    (is_path_list, "which may be several paths in one text; write a list if it is"),
+    (
+        |text| is_regular_expression(text) || text.contains(['|', '[', ']', '\\']),
+        "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
+    ),
+    (
+        |text| text.contains('/') && has_path_parameter(text),
+        "in which a segment may be a name and is compared as it is; write `*` for any",
+    ),
+    (has_blank, "which has a blank inside, as no request line has; write %20"),
+];
+
+const SEVERAL_PATHS: &str = "which is several paths in one text; write a list: [/login, /signup]";
+
+/// The meaning of the first sign that `text` has.
+fn find_sign(signs: &[Sign], text: &str) -> Option<&'static str> {
+    signs.iter().find(|(has, _)| has(text)).map(|(_, meaning)| *meaning)
+}
+
 /// What is wrong with a path that a rule names, and what to write.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if let Some(meant) = nginx_location(text) {
@@ -9,17 +77,12 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     if is_regular_expression(text) {
         return Err(
-            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for a dot and \
-             any text"
+            "which is a regular expression; write `*` within a segment, /** for all below, and %2E* for a dot \
+                    and any text"
                 .to_owned(),
         );
     }
-    if let Some((path, method)) = split_method(text) {
-        return Err(format!(
-            "which is a path and a method; write `path: {}` and `method: {method}`",
-            path.escape_debug()
-        ));
-    }
+    check_method("path", text)?;
     if let Some((host, path)) = split_origin(text) {
         return Err(format!(
             "but a path has no origin; write `path: {}` and `host: {}`",
@@ -28,58 +91,27 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         ));
     }
     check_leading_slash(text)?;
-    if text.split('/').any(is_optional) {
-        return Err("in which a segment is optional; write a list without it and with `*` for it: [/files, /files/*]"
-            .to_owned());
+    if let Some(meaning) = find_sign(&SIGNS, text) {
+        return Err(meaning.to_owned());
     }
-    if text.contains(['?', '#']) {
-        return Err("but a path has no query; write what stands before `?` or `#`".to_owned());
-    }
-    if is_path_list(text) {
-        return Err("which is several paths in one text; write a list: [/login, /signup]".into());
-    }
-    if text.contains('|') {
-        return Err("which is several paths in one text; write a list: [/login, /signup], or %7C for a `|` in a path"
-            .to_owned());
-    }
-    if text.split('/').any(is_catch_all) {
-        return Err("in which a segment has a name and stands for several; write `**` for it: /files/**".to_owned());
-    }
-    if has_path_parameter(text) {
-        return Err("in which a segment has a name; write `*` for it".into());
-    }
-    if text.contains("(/") || text.contains("(.") {
-        return Err(
-            "in which a part in parentheses is not optional; write a list: [/users, /users/new], or %28 and %29 for \
-             parentheses in a path"
-                .to_owned(),
-        );
-    }
-    if text.contains(['[', ']']) {
-        return Err(
-            "in which brackets are no choice of letters; write `*` or a list: [/v1/users, /v2/users], or %5B and %5D \
-             for brackets in a path"
-                .to_owned(),
-        );
-    }
-    if let Some(sign) = text.chars().find(|c| "<>{}\"`^".contains(*c)) {
-        return Err(format!(
+    match text.chars().find(|c| "<>{}\"`^".contains(*c)) {
+        None => Ok(()),
+        Some(sign) => Err(format!(
             "but no path has {sign:?}; write `*` for a part that varies, or %{:02X} for the sign",
             u32::from(sign)
-        ));
+        )),
     }
-    if has_bad_escape(text) {
-        return Err(
-            "in which a `%` has no two hexadecimal digits behind it; write `*` for a part that varies, or %25 for the sign"
-                .to_owned(),
-        );
+}
+
+/// Rejects a path and a method in one text.
+fn check_method(attribute: &str, text: &str) -> Result<(), String> {
+    match split_method(text) {
+        None => Ok(()),
+        Some((path, method)) => Err(format!(
+            "which is a path and a method; write `{attribute}: {}` and `method: {method}`",
+            path.escape_debug()
+        )),
     }
-    if text.contains('\\') {
-        return Err(
-            r"in which `\` is a `/`, as in requests; leave it out, because no sign needs it, or write `/`".to_owned()
-        );
-    }
-    Ok(())
 }
 
 /// The pattern for a location of nginx: `= /login`, `^~ /api/`, `~ ^/api` or `~ /admin`. All but the first match
@@ -151,14 +183,9 @@ pub(super) fn check_raw(text: &str) -> Result<(), String> {
     if text.starts_with('^') || text.ends_with('$') || text.starts_with(".*") {
         return Err("which is a regular expression; write `*` within a segment and /** for all below".to_owned());
     }
-    if let Some((path, method)) = split_method(text) {
-        return Err(format!(
-            "which is a path and a method; write `raw_path: {}` and `method: {method}`",
-            path.escape_debug()
-        ));
-    }
-    if is_path_list(text) && text.contains(char::is_whitespace) {
-        return Err("which is several paths in one text; write a list: [/login, /signup]".into());
+    check_method("raw_path", text)?;
+    if is_path_list(text) && has_blank(text) {
+        return Err(SEVERAL_PATHS.to_owned());
     }
     if text.contains("://") {
         return Ok(());
@@ -168,34 +195,17 @@ pub(super) fn check_raw(text: &str) -> Result<(), String> {
 
 /// The warning about a raw path that may be correct and probably is not.
 pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
-    if is_path_list(text) {
-        return Some("which may be several paths in one text; write a list if it is");
-    }
-    if is_regular_expression(text) || text.contains(['|', '[', ']', '\\']) {
-        return Some(
-            "which may be a regular expression and is compared as it is; write `*` within a segment and /** for all below",
-        );
-    }
-    if text.contains('/') && has_path_parameter(text) {
-        return Some("in which a segment may be a name and is compared as it is; write `*` for any");
-    }
-    let has_blank = text.contains(char::is_whitespace);
-    has_blank.then_some("which has a blank inside, as no request line has; write %20")
+    find_sign(&DOUBTFUL_RAW_SIGNS, text)
 }
 
 /// The warning about a path that may be correct and probably is not: blanks are rare in paths and common between
 /// them.
 pub(super) fn warning(text: &str) -> Option<&'static str> {
-    if text.contains(",*.") {
-        return Some("which may be several patterns in one text; write a list if it is");
-    }
-    if has_named_wildcard(text) {
-        return Some("in which the last segment is any text with that end; write /** for all below");
-    }
-    let has_blank = text.contains(char::is_whitespace);
-    has_blank.then_some(
-        "which has a blank inside; write %20 if requests have it there, or a list if these are several paths",
-    )
+    find_sign(&DOUBTFUL_SIGNS, text)
+}
+
+fn has_blank(text: &str) -> bool {
+    text.contains(char::is_whitespace)
 }
 
 /// Whether a text is a regular expression, by signs that paths do not have. Parentheses and `$` alone are in paths of

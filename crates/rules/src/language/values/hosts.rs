@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::glob::Glob;
+use crate::language::glob::Glob;
 use crate::request::{HostError, check_host};
 
 /// What is wrong with a host that a rule names, and what to write.

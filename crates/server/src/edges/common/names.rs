@@ -4,11 +4,12 @@
 use tidegate_rules::request::Request;
 use tidegate_rules::{RuleSet, may_have_case_mismatch};
 
-use super::wire::{CheckBody, InputError};
+use super::api_error::InputError;
+use super::check_body::CheckBody;
 use crate::service::Service;
 
 /// Checks one request or every request of a list.
-pub(super) fn check_all(service: &Service, body: &CheckBody<'_>) -> Result<(), InputError> {
+pub(crate) fn check_all(service: &Service, body: &CheckBody<'_>) -> Result<(), InputError> {
     match body {
         CheckBody::One(check_request) => check(service, &check_request.request),
         CheckBody::Many(batch) => {
@@ -23,7 +24,7 @@ pub(super) fn check_all(service: &Service, body: &CheckBody<'_>) -> Result<(), I
 }
 
 /// Checks one request.
-pub(super) fn check(service: &Service, request: &Request<'_>) -> Result<(), InputError> {
+pub(crate) fn check(service: &Service, request: &Request<'_>) -> Result<(), InputError> {
     if !needs_check(request) {
         return Ok(());
     }

@@ -50,6 +50,9 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
                 .to_owned(),
         );
     }
+    if text.starts_with('!') {
+        return Some("which is compared with its `!`; write a value to exclude under `not`".to_owned());
+    }
     let is_list = header.is_some_and(is_list_header);
     let several = has_alternatives(name, text) || !is_list && is_comma_list(text);
     several.then(|| {
