@@ -202,7 +202,7 @@ impl AdminConnection {
     pub async fn self_test(&self, key: &[u8]) -> Result<bool, StoreError> {
         // A bucket, because no window can end between the two charges.
         let spec = Spec::new(Algorithm::TokenBucket, 1, Nanos::from_secs(3_600));
-        let limit = Limit::compile(&spec, Precision::Script);
+        let limit = Limit::compile(&spec, Precision::Double);
         let limit = limit.map_err(|error| rejected(scripts::CHARGE, error))?;
         let rule = RuleName::new("doctor");
         let set = ChargeSet::of([Charge {
