@@ -23,10 +23,13 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::logging::panics;
-use crate::net::rate_limited_log::RateLimitedLog;
+use crate::logging::rate_limited_log::RateLimitedLog;
 use crate::state::data_dir;
 use crate::state::store_events::StoreObserver;
 use crate::state::store_health::{StoreHealth, StoreOutage};
+
+/// The limiter of this process.
+pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.
@@ -307,7 +310,7 @@ fn log_journal_event(event: JournalEvent) {
 /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. Until
 /// then this node decides by its share of each limit. A store without a secret gets the secret that it was last
 /// `known` by. Returns the secret once this node counts there.
-pub(crate) async fn join(limiter: &Limiter<AnyStore>, own: Option<&Secret>, known: Option<&Secret>) -> Option<Secret> {
+pub(crate) async fn join(limiter: &ServerLimiter, own: Option<&Secret>, known: Option<&Secret>) -> Option<Secret> {
     let AnyStore::Shared(shared) = limiter.store() else {
         return None;
     };
@@ -327,7 +330,7 @@ pub(crate) async fn join(limiter: &Limiter<AnyStore>, own: Option<&Secret>, know
 }
 
 /// Waits until decisions are exact.
-pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
+pub(crate) async fn wait_until_exact(limiter: &ServerLimiter) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -338,7 +341,7 @@ pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
 
 /// Restores the secret whenever the store has lost it; otherwise a new node would count under another one. Also
 /// checks at intervals, because the key alone may have been deleted.
-pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Secret, given: bool) {
+pub(crate) async fn maintain_secret(limiter: &ServerLimiter, mut secret: Secret, given: bool) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -355,7 +358,7 @@ pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Sec
 }
 
 /// Charges that were admitted and are not in the shared store yet.
-pub(crate) fn pending_charges(limiter: &Limiter<AnyStore>) -> Vec<PendingUnits> {
+pub(crate) fn pending_charges(limiter: &ServerLimiter) -> Vec<PendingUnits> {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.pending(),
         AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),
@@ -363,7 +366,7 @@ pub(crate) fn pending_charges(limiter: &Limiter<AnyStore>) -> Vec<PendingUnits> 
 }
 
 /// Restores the charges that were pending when this node ended.
-pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUnits]) {
+pub(crate) fn restore_pending(limiter: &ServerLimiter, pending: &[PendingUnits]) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -386,7 +389,7 @@ pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUni
 }
 
 /// Returns outstanding leases when this node ends, so that other nodes can use the units at once.
-pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
+pub(crate) async fn return_leases(limiter: &ServerLimiter) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -404,7 +407,7 @@ pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
 }
 
 /// Logs why this node has not joined the store, unless the line about an outage names the cause.
-pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
+pub(crate) fn log_not_joined(limiter: &ServerLimiter) {
     if limiter.store().condition().outage.is_some() {
         return;
     }
@@ -413,7 +416,7 @@ pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
 }
 
 /// Why the store cannot be used, if known.
-pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
+pub(crate) fn join_failure_reason(limiter: &ServerLimiter) -> String {
     let AnyStore::Shared(shared) = limiter.store() else {
         return String::new();
     };
@@ -424,7 +427,7 @@ pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
 }
 
 /// The nodes that share the store, once the membership is complete.
-pub(crate) fn membership(limiter: &Limiter<AnyStore>) -> Vec<NodeId> {
+pub(crate) fn membership(limiter: &ServerLimiter) -> Vec<NodeId> {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.members(),
         AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),

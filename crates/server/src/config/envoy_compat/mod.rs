@@ -24,9 +24,9 @@ use std::time::Duration;
 use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
+use crate::config::envoy_options::LimitHeaders;
 use crate::config::store_choice::StoreUrl;
 use crate::config::{LogFormat, LogLevel, ServerSettings, SettingsLayer};
-use crate::edges::envoy::LimitHeaders;
 use listeners::CompatListeners;
 use response_options::ResponseOptions;
 use rules::{CompatRuleSource, CompatRules};

@@ -16,10 +16,10 @@ use tidegate_rules::request::{Edge, PRIORITY, Request};
 use tidegate_rules::{By, Rule};
 use tracing::info;
 
+use super::Decider;
 use crate::config::LogSubjects;
 use crate::logging::decision_ids::DecisionId;
 use crate::logging::init::SanitizedText;
-use crate::service::Service;
 
 /// Headers whose values allow a reader to act as the client.
 const CREDENTIAL_HEADERS: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"];
@@ -55,7 +55,12 @@ enum DenialKind {
     Shadow,
 }
 
-impl Service {
+impl Decider {
+    /// Logs the counts of skipped lines of rules that deny nothing any more. Called at every maintenance tick.
+    pub(crate) fn log_missed_denials(&self) {
+        self.metrics.take_skipped_lines(second(self.clock.now()), log_missed_count);
+    }
+
     /// Logs a denial, and the denials of rules in shadow mode, as far as each rule has lines left in this second.
     /// `request` is only called when a line is written.
     pub(crate) fn log_denial<'a>(
@@ -88,12 +93,8 @@ impl Service {
         let second = second(decision.at());
         let count_line = |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
         let (line, rule) = self.metrics.with_binding(decision, count_line);
-        Some(DenialLine {
-            rule,
-            view: decision.binding(),
-            skipped: self.skipped_before(line)?,
-            kind: DenialKind::Enforced,
-        })
+        let skipped = self.skipped_before(line)?;
+        Some(DenialLine { rule, view: decision.binding(), skipped, kind: DenialKind::Enforced })
     }
 
     /// One line for each rule, however many of its rates are exhausted.
@@ -141,9 +142,7 @@ impl Service {
         }
         let request = request().unwrap_or_default();
         for denial in denials {
-            if denial.skipped > 0 {
-                log_missed_count(&denial.rule, denial.skipped);
-            }
+            log_missed_count(&denial.rule, denial.skipped);
             self.write_denial(denial, id, edge, decision, &request);
         }
     }
@@ -180,13 +179,10 @@ impl Service {
     pub(crate) fn log_concurrency_denial(&self, id: &DecisionId, edge: Edge, denial: &ConcurrencyDenial) {
         let (rule, second) = (denial.rule.as_str(), second(self.clock.now()));
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let skipped = match self.metrics.with_named(rule, count_line) {
-            LogAction::Write { skipped } => skipped,
-            LogAction::Skip => return self.metrics.lines_skipped.inc(),
+        let Some(skipped) = self.skipped_before(self.metrics.with_named(rule, count_line)) else {
+            return;
         };
-        if skipped > 0 {
-            log_missed_count(rule, skipped);
-        }
+        log_missed_count(rule, skipped);
         info!(
             id = id.as_str(),
             rule,
@@ -202,13 +198,10 @@ impl Service {
     pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
         let second = second(outcome.at);
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let skipped = match self.metrics.with_family(family, count_line) {
-            LogAction::Write { skipped } => skipped,
-            LogAction::Skip => return self.metrics.lines_skipped.inc(),
+        let Some(skipped) = self.skipped_before(self.metrics.with_family(family, count_line)) else {
+            return;
         };
-        if skipped > 0 {
-            log_missed_count(family, skipped);
-        }
+        log_missed_count(family, skipped);
         let retry_after_ms = match outcome.reading.verdict {
             Verdict::Deny { retry: Retry::After(wait) } => Some(wait.millis_up()),
             _ => None,
@@ -292,12 +285,14 @@ fn mask(text: &str) -> String {
     text.chars().take(visible).chain(['…']).collect()
 }
 
-pub(crate) fn second(at: Nanos) -> u32 {
+fn second(at: Nanos) -> u32 {
     u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn log_missed_count(rule: &str, count: u64) {
-    info!(rule, count, "denied more than the log has room for");
+fn log_missed_count(rule: &str, count: u64) {
+    if count > 0 {
+        info!(rule, count, "denied more than the log has room for");
+    }
 }
 
 fn retry_ms(decision: &Decision) -> Option<u64> {
