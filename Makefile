@@ -13,7 +13,7 @@ lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 	cargo clippy --package tidegate --lib --locked -- -D warnings
-	cargo clippy --package tidegate --lib --features http --locked -- -D warnings
+	cargo clippy --package tidegate --lib --features rules,live,http,tokio,redis,disk --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --locked
 
 bench: tools

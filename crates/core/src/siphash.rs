@@ -13,9 +13,10 @@ pub(crate) fn siphash128(key: &[u8; 16], bytes: &[u8]) -> u128 {
         k0 ^ 0x6c79_6765_6e65_7261,
         k1 ^ 0x7465_6462_7974_6573,
     ];
-    let (words, rest) = bytes.as_chunks::<8>();
-    for word in words {
+    let mut rest = bytes;
+    while let Some((word, after)) = rest.split_first_chunk::<8>() {
         absorb(&mut v, u64::from_le_bytes(*word));
+        rest = after;
     }
     absorb(&mut v, last(rest) | ((bytes.len() as u64) << 56));
     v[2] ^= 0xee;

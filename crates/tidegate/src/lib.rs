@@ -27,25 +27,34 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `rules` | `Limiter`, the rules language, identities, receipts, reservations, permits, policies that reload |
+//! | `rules` | [`Limiter`], the rules language, receipts, reservations, permits |
+//! | `live` | files of rules and keys that reload |
 //! | `http` | headers and bodies of HTTP responses |
 //! | `tokio` | waiting for a throttle, the runtime of background tasks |
-//! | `redis` | counters in Redis or Valkey |
-//! | `disk` | durable counters on disk |
+//! | `redis` | counters in Redis or Valkey, shared by any number of nodes |
+//! | `disk` | counters on disk |
+//!
+//! The feature `internals` shows what the service and the simulator are built from. It is no part of the public API and
+//! changes in any release. Stores of other kinds implement the port in `tidegate-core`.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// Without it, what only they use is dead code.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
+
+// Modules with an `msrv` use what is newer than the Rust of the default features, as what they depend on does.
 
 #[cfg(feature = "rules")]
 mod adaptive;
 pub mod clock;
 mod counted_permits;
+#[cfg(feature = "rules")]
+#[clippy::msrv = "1.90"]
+mod hex;
 #[cfg(feature = "http")]
+#[clippy::msrv = "1.90"]
 pub mod http;
 #[cfg(feature = "rules")]
-pub mod identity;
-#[cfg(feature = "rules")]
 mod limiter;
-#[cfg(feature = "rules")]
-pub mod live;
-#[cfg(feature = "rules")]
+#[cfg(feature = "internals")]
 pub mod observe;
 mod permit_set;
 #[cfg(feature = "rules")]
@@ -54,43 +63,98 @@ mod quota;
 #[cfg(feature = "rules")]
 mod receipt;
 #[cfg(feature = "rules")]
-pub mod resilience;
-#[cfg(feature = "rules")]
 pub mod runtime;
 #[cfg(feature = "rules")]
+mod sealed;
+#[cfg(feature = "rules")]
 mod secret;
-pub mod stores;
 mod throttle;
 
-#[cfg(feature = "rules")]
-pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
+#[cfg(all(feature = "rules", not(feature = "internals")))]
+mod ahead;
+#[cfg(feature = "internals")]
+pub mod ahead;
+#[cfg(all(feature = "rules", not(feature = "internals")))]
+#[clippy::msrv = "1.90"]
+mod identity;
+#[cfg(feature = "internals")]
+#[clippy::msrv = "1.90"]
+pub mod identity;
+#[cfg(all(feature = "rules", not(feature = "internals")))]
+mod live;
+#[cfg(feature = "internals")]
+pub mod live;
+#[cfg(all(feature = "rules", not(feature = "internals")))]
+mod resilience;
+#[cfg(feature = "internals")]
+pub mod resilience;
+#[cfg(not(feature = "internals"))]
+mod stores;
+#[cfg(feature = "internals")]
+pub mod stores;
+
+pub use quota::{Quota, ThrottleError};
+#[cfg(feature = "tokio")]
+pub use throttle::CostTooLargeError;
+pub use throttle::{Throttle, UnkeyedThrottle};
+#[doc(inline)]
+pub use tidegate_core::algorithms::{Algorithm, Figures, Retry, Verdict};
+#[doc(inline)]
+pub use tidegate_core::rate::RateError;
+#[doc(inline)]
+pub use tidegate_core::store::LimitReading;
+#[doc(inline)]
+pub use tidegate_core::units::{Cost, Nanos};
+
 #[cfg(feature = "rules")]
 pub use limiter::{
     AcquireError, Acquired, BuildError, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL,
-    KeyAction, KeyCharge, KeyFamily, LimitUsage, Limiter, LimiterBuilder, LimiterView, MAX_COUNTED_TICKETS,
-    MAX_PENDING_SETTLEMENTS, OpenRequests, Permit, PermitRenewer, RefundError, Reservation, SettleError, Settlement,
-    Ticket, TicketError,
+    LimitUsage, Limiter, LimiterBuilder, LimiterView, MemoryCounters, Permit, PermitRenewer, RefundError, Reservation,
+    SettleError, Settlement, Ticket, TicketError,
 };
 #[cfg(feature = "rules")]
-pub use policy::{LoadError, Policy, PolicyEvent, PolicyFollower, PolicyOptions};
-pub use quota::{Quota, ThrottleError};
+pub use policy::{LoadError, Policy};
 #[cfg(feature = "rules")]
 pub use receipt::{Actual, ReceiptError};
 #[cfg(feature = "rules")]
 pub use secret::{Secret, WeakSecretError};
-#[cfg(feature = "tokio")]
-pub use throttle::CostTooLargeError;
-pub use throttle::{Throttle, UnkeyedThrottle};
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_core::store::{Inspection, Refunded, Role, Source, StoreError};
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_core::subject::RuleName;
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_rules::event::{Event, Observer, ReservationStep};
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_rules::request::{ApiKey, Edge, Request};
+#[cfg(feature = "rules")]
+#[doc(inline)]
+pub use tidegate_rules::{Explanation, RuleError, RuleErrors, SourceLocation, Warning};
 
-pub use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
-pub use tidegate_core::rate::RateError;
-pub use tidegate_core::units::Cost;
+#[cfg(feature = "disk")]
+pub use limiter::DiskCounters;
+#[cfg(feature = "redis")]
+pub use limiter::RedisCounters;
+#[cfg(feature = "live")]
+pub use live::{FileError, FileState};
+#[cfg(feature = "live")]
+pub use policy::{PolicyEvent, PolicyFollower};
+
+#[cfg(feature = "internals")]
+pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
+#[cfg(feature = "internals")]
+pub use limiter::{KeyAction, KeyCharge, KeyFamily, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests};
+#[cfg(feature = "internals")]
+pub use policy::PolicyOptions;
+#[cfg(feature = "internals")]
 pub use tidegate_core::{algorithms, store, units};
-#[cfg(feature = "rules")]
+#[cfg(feature = "internals")]
 pub use tidegate_rules as rules;
-#[cfg(feature = "rules")]
-pub use tidegate_rules::engine::{Decision, DecisionKind};
-#[cfg(feature = "rules")]
-pub use tidegate_rules::request::{ApiKey, Request};
-#[cfg(feature = "rules")]
+#[cfg(feature = "internals")]
 pub use tidegate_rules::{engine, envoy, event, request};

@@ -1,9 +1,8 @@
 //! Receipts: the sealed data that a refund or a settlement needs, namely subject, time and cost of each charge.
 //!
-//! A receipt is text that a caller stores and presents later. It is sealed with the deployment secret, so it
-//! cannot be forged or altered, and it contains no client data: subjects are fingerprints. The store guarantees
-//! by its id that it works once. Charges and reservations have receipts of different kinds: neither is accepted
-//! as the other.
+//! A receipt is sealed text that a caller stores and presents later. It contains no client data: subjects are
+//! fingerprints. The store guarantees by its id that it works once. Charges and reservations have receipts of different
+//! kinds: neither is accepted as the other.
 
 #[cfg(test)]
 mod tests;
@@ -15,10 +14,8 @@ use tidegate_core::units::{Cost, Nanos};
 use tidegate_rules::RuleSet;
 use tidegate_rules::engine::{Decision, LimitView};
 
-use crate::secret::{SEAL_LEN, Secret};
-
-/// A receipt of more charges than any request can have was not issued by this deployment.
-const MAX_BYTES: usize = 64 * 1024;
+use crate::sealed::{self, ByteReader, put_name};
+use crate::secret::Secret;
 
 /// Maximum of units in a reservation, and of bytes in the name of each: a token with all of them can be opened
 /// again.
@@ -27,6 +24,7 @@ pub(crate) const MAX_UNIT_NAME_BYTES: usize = 255;
 
 /// Why a receipt is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum ReceiptError {
     /// The receipt was altered, forged, or sealed with another secret.
     #[error("this is not a receipt of this deployment")]
@@ -220,10 +218,7 @@ impl Receipt {
 
     /// Seals the receipt as text.
     pub(crate) fn seal(&self, secret: &Secret) -> String {
-        let mut bytes = self.payload();
-        let seal = secret.seal(&bytes);
-        bytes.extend(seal);
-        to_hex(&bytes)
+        sealed::seal(self.payload(), secret)
     }
 
     fn payload(&self) -> Vec<u8> {
@@ -251,13 +246,8 @@ impl Receipt {
 
     /// Opens sealed text.
     pub(crate) fn open(text: &str, kind: ReceiptKind, secret: &Secret) -> Result<Self, ReceiptError> {
-        let bytes = from_hex(text).ok_or(ReceiptError::Forged)?;
-        let split = bytes.len().checked_sub(SEAL_LEN);
-        let (payload, seal) = split.map(|at| bytes.split_at(at)).ok_or(ReceiptError::Forged)?;
-        if !secret.verifies_seal(payload, seal) {
-            return Err(ReceiptError::Forged);
-        }
-        Receipt::read(payload, kind).ok_or(ReceiptError::Forged)
+        let payload = sealed::open(text, secret);
+        payload.and_then(|payload| Receipt::read(&payload, kind)).ok_or(ReceiptError::Forged)
     }
 
     fn read(payload: &[u8], kind: ReceiptKind) -> Option<Self> {
@@ -325,47 +315,6 @@ fn charges_of(decision: &Decision, run_of: impl Fn(&RuleOptions) -> Option<RunId
         run: run_of(view.rule.options()),
     });
     entries.collect()
-}
-
-pub(crate) struct ByteReader<'a>(pub(crate) &'a [u8]);
-
-impl ByteReader<'_> {
-    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk::<N>()?;
-        self.0 = rest;
-        Some(*taken)
-    }
-
-    fn take_name(&mut self) -> Option<String> {
-        let length = usize::from(u16::from_be_bytes(self.take()?));
-        let (name, rest) = self.0.split_at_checked(length)?;
-        self.0 = rest;
-        String::from_utf8(name.to_vec()).ok()
-    }
-}
-
-fn put_name(bytes: &mut Vec<u8>, name: &str) {
-    let length = u16::try_from(name.len()).expect("names of rules and units are short");
-    bytes.extend(length.to_be_bytes());
-    bytes.extend(name.as_bytes());
-}
-
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
-    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
-    digits.map(digit).collect()
-}
-
-pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if text.len() > 2 * MAX_BYTES || !text.len().is_multiple_of(2) {
-        return None;
-    }
-    let nibble = |digit: u8| char::from(digit).to_digit(16);
-    let bytes = text.as_bytes().chunks_exact(2).map(|pair| {
-        let byte = nibble(pair[0])? * 16 + nibble(pair[1])?;
-        u8::try_from(byte).ok()
-    });
-    bytes.collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidegate_core::subject::FingerprintKey;
 
+use crate::hex;
+
 /// Bytes of the seal in a receipt.
 pub(crate) const SEAL_LEN: usize = 16;
 
@@ -38,7 +40,11 @@ impl Secret {
         }
         Ok(Secret(Sha256::digest(bytes).into()))
     }
+}
 
+/// Not public: callers outside of this crate are the service and the tests.
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
+impl Secret {
     /// The key of every fingerprint.
     pub fn fingerprint_key(&self) -> FingerprintKey {
         let derived = self.derive(b"fingerprint");
@@ -49,27 +55,21 @@ impl Secret {
     /// The whole secret as text, for the store that the nodes share or for a file of this node.
     #[cfg(feature = "redis")]
     pub fn to_hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(&self.0)
     }
 
     /// The secret that [`Secret::to_hex`] wrote.
     #[cfg(feature = "redis")]
-    pub fn from_hex(hex: &str) -> Option<Self> {
+    pub fn from_hex(text: &str) -> Option<Self> {
         let mut bytes = [0; 32];
-        if hex.len() != 64 || !hex.is_ascii() {
-            return None;
-        }
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).ok()?;
-        }
+        hex::decode_into(text.as_bytes(), &mut bytes)?;
         Some(Secret(bytes))
     }
 
     /// A check value: text by which two nodes find out whether they have the same secret, and nothing more.
     #[cfg(feature = "redis")]
     pub(crate) fn check_value(&self) -> String {
-        let check = self.derive(b"check");
-        check[..16].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(&self.derive(b"check")[..16])
     }
 
     /// A number by which a journal finds out whether this secret made the names of its counters.

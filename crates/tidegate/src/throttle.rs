@@ -214,6 +214,7 @@ impl<C: Clock> UnkeyedThrottle<C> {
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("a cost of {cost} is more than the quota can ever hold")]
+#[non_exhaustive]
 pub struct CostTooLargeError {
     /// The cost.
     pub cost: u64,

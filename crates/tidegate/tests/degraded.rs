@@ -7,6 +7,7 @@ mod common;
 mod delegate;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{START, request, rules};
 use tidegate::clock::ManualClock;
@@ -64,7 +65,8 @@ fn limiter(degraded: Degraded, change: fn(&mut Outcome)) -> Limiter<DegradedStor
     let memory = MemoryStore::new(Arc::clone(&clock));
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
     let store = DegradedStore { memory, change, degraded: Some(degraded) };
-    Limiter::new(store, Policy::of(rules(RULES)), secret, clock)
+    let builder = Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock);
+    builder.build_on(store).expect("rules are given")
 }
 
 async fn decide(degraded: Degraded, change: fn(&mut Outcome)) -> Decision {
@@ -113,7 +115,7 @@ async fn a_permit_is_unavailable_only_if_the_store_says_so() {
     for (degraded, unavailable) in [(Degraded::DeniedByPolicy { charge: 0 }, true), (Degraded::StoreUnavailable, false)]
     {
         let limiter = limiter(degraded, |_| {});
-        let acquired = limiter.acquire(request("user=ada path=/open"), Nanos::from_secs(10)).await;
+        let acquired = limiter.acquire(request("user=ada path=/open"), Duration::from_secs(10)).await;
         let Ok(Acquired::Full(denial)) = acquired else {
             panic!("no permit is granted");
         };

@@ -24,7 +24,7 @@ fn limiter(rules: &Path) -> SharedLimiter {
 }
 
 fn follow(limiter: &SharedLimiter, rules: &Path) -> PolicyFollower {
-    PolicyFollower::start(Arc::clone(limiter.policy()), rules, |_| {}).unwrap()
+    PolicyFollower::start(limiter, rules, |_| {}).unwrap()
 }
 
 /// Waits until `done`, which must come well within a minute even on a busy machine.
@@ -240,7 +240,7 @@ impl ReloadFixture {
             };
             recorded.lock().unwrap().push(line.to_owned());
         };
-        let follower = PolicyFollower::start(Arc::clone(limiter.policy()), &rules, record).unwrap();
+        let follower = PolicyFollower::start(&limiter, &rules, record).unwrap();
         ReloadFixture { folder, limiter, follower, events }
     }
 

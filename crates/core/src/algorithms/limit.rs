@@ -1,5 +1,6 @@
 //! One rate compiled to integers, and the stored state under it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::bucket::{Bucket, BucketState};
@@ -253,13 +254,21 @@ impl Limit {
         own
     }
 
+    /// This limit for a counter that several subjects share: with the windows of `seed`, which no subject shifts.
+    pub fn in_phase(&self, seed: Option<u64>) -> Cow<'_, Limit> {
+        match seed {
+            Some(seed) if self.stagger => Cow::Owned(self.for_subject(seed)),
+            _ => Cow::Borrowed(self),
+        }
+    }
+
     /// The same queue for a caller that waits at most `max_delay`. Other limits never delay.
     #[must_use]
     pub fn with_max_delay(mut self, max_delay: Nanos) -> Limit {
-        if let AnyMeter::Bucket(bucket) = &mut self.meter
-            && bucket.is_queue()
-        {
-            *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
+        if let AnyMeter::Bucket(bucket) = &mut self.meter {
+            if bucket.is_queue() {
+                *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
+            }
         }
         self
     }
@@ -355,7 +364,7 @@ impl Limit {
 impl AnyMeter {
     fn compile(spec: &Spec, burst: u64, tick: Tick, precision: Precision) -> Option<AnyMeter> {
         let exact_ticks = |span: Nanos| {
-            let exact = span.get() > 0 && span.get().is_multiple_of(tick.nanos());
+            let exact = span.get() > 0 && span.get() % tick.nanos() == 0;
             exact.then(|| span.get() / tick.nanos())
         };
         if spec.algorithm == Algorithm::FixedWindow {

@@ -131,7 +131,7 @@ impl fmt::Display for RateWindow {
             (1_000, "s", "second"),
             (1, "ms", "1ms"),
         ];
-        let fits = units.into_iter().find(|(millis, ..)| span.is_multiple_of(*millis));
+        let fits = units.into_iter().find(|(millis, ..)| span % *millis == 0);
         match fits {
             Some((millis, _, alone)) if millis == span => f.write_str(alone),
             Some((millis, unit, _)) => write!(f, "{}{unit}", span / millis),

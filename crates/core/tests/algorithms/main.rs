@@ -2,6 +2,8 @@
 //!
 //! `TG_TEST_SEED=n` replays one trace of a random test; a failure prints the line to type.
 
+#![allow(clippy::incompatible_msrv, reason = "only the library is for older versions of Rust")]
+
 mod agreement;
 mod bounds;
 mod broken;

@@ -166,12 +166,7 @@ const EXPECTED: &str = "a list of networks such as [192.0.2.0/24], or { match: .
 
 pub(crate) fn read(field: &str, node: YamlNode<'_>, ipv6_prefix: u8, list: &mut AccessList, report: &mut Reporter<'_>) {
     let YamlValue::List(items) = node.kind() else {
-        let found = match node.kind() {
-            YamlValue::Text(text) => quoted(text),
-            YamlValue::Map(_) => "a mapping".to_owned(),
-            _ => "nothing".to_owned(),
-        };
-        report.error(node.line(), format!("has {found} for `{field}`; write {EXPECTED}"));
+        report.error(node.line(), format!("has {} for `{field}`; write {EXPECTED}", node.describe()));
         return;
     };
     for item in items {

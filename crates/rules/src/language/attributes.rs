@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::names::BUILT_IN;
-use super::rule::{Mode, Rule, RuleKind};
+use super::rule::{Mode, Rule};
 use super::rule_set::RuleSet;
 use crate::request::{HEADER_PREFIX, PRIORITY, Request};
 
@@ -15,26 +15,16 @@ impl RuleSet {
     pub fn attributes(&self) -> BTreeSet<&str> {
         let has_ceilings = self.rules.iter().any(|rule| rule.priority.is_some());
         let priority = has_ceilings.then_some(PRIORITY);
-        let named = self.rules.iter().flat_map(attribute_names);
+        let named = self.rules.iter().flat_map(Rule::attribute_names);
         named.chain(priority).collect()
     }
 
     /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or would
     /// count clients together, and nobody would notice.
     pub fn enforced_attributes(&self) -> BTreeSet<&str> {
-        let in_force = self.rules.iter().filter(|rule| {
-            let by_attributes = rule.kind == RuleKind::Match;
-            by_attributes && rule.mode == Mode::Enforce
-        });
-        in_force.flat_map(attribute_names).collect()
+        let in_force = self.native_rules().filter(|rule| rule.mode == Mode::Enforce);
+        in_force.flat_map(Rule::attribute_names).collect()
     }
-}
-
-/// The attributes that a rule matches and counts by.
-fn attribute_names(rule: &Rule) -> impl Iterator<Item = &str> {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    let matched = conditions.map(|condition| condition.attribute.name());
-    matched.chain(rule.by.names())
 }
 
 /// An attribute whose name differs by case from a built-in or declared one. Prints what to write.

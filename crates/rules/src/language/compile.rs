@@ -214,19 +214,12 @@ fn read_rules<'d>(
 }
 
 fn rule_nodes<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Children<'d>> {
-    match node.kind() {
-        YamlValue::List(rules) => Some(rules),
-        kind => {
-            let found = match kind {
-                YamlValue::Map(_) => "a mapping",
-                YamlValue::Text(_) => "a text",
-                _ => "nothing",
-            };
-            let message = format!("has {found} for `rules`; write a list, or [] if nothing is limited");
-            report.error(node.line(), message);
-            None
-        }
+    if let YamlValue::List(rules) = node.kind() {
+        return Some(rules);
     }
+    let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
+    report.error(node.line(), message);
+    None
 }
 
 fn name_rules(rules: &[Rule], errors: &mut RuleErrors) -> FxHashMap<Box<str>, u32> {

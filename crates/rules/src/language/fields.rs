@@ -35,14 +35,11 @@ impl Reporter<'_> {
 
     /// The text of a field, or an error that says what is `expected`.
     pub(crate) fn text<'d>(&mut self, field: &str, node: YamlNode<'d>, expected: &str) -> Option<&'d str> {
-        let found = match node.kind() {
-            YamlValue::Text(text) => return Some(text),
-            YamlValue::Null => "nothing",
-            YamlValue::List(_) => "a list",
-            YamlValue::Map(_) => "a mapping",
-        };
-        self.error(node.line(), format!("has {found} for `{field}`; write {expected}"));
-        None
+        let text = node.text();
+        if text.is_none() {
+            self.error(node.line(), format!("has {} for `{field}`; write {expected}", node.describe()));
+        }
+        text
     }
 
     /// A text, or a list of texts, each with its line. Anything else is an error.
@@ -83,13 +80,8 @@ pub(crate) trait MappingFields<'d>: Default {
     /// where the name of a rule precedes the message.
     fn read(node: YamlNode<'d>, what: &str, report: &mut Reporter<'_>) -> Option<Self> {
         let YamlValue::Map(pairs) = node.kind() else {
-            let found = match node.kind() {
-                YamlValue::Text(text) => quoted(text),
-                YamlValue::List(_) => "a list".to_owned(),
-                _ => "nothing".to_owned(),
-            };
             let example = Self::KNOWN.first().unwrap_or(&"name");
-            let message = format!("{what} is {found}; write fields such as `{example}: ...`");
+            let message = format!("{what} is {}; write fields such as `{example}: ...`", node.describe());
             report.error(node.line(), message);
             return None;
         };
@@ -155,10 +147,14 @@ impl<T: Copy> Choices<T> {
 }
 
 pub(crate) fn unknown_value(field: &str, text: &str, known: &[&str]) -> String {
-    let found = format!("has {field} {}, which is unknown", quoted(text));
-    match closest_name(text, known) {
-        Some(near) => format!("{found}; write `{near}`?"),
-        None => format!("{found}; write one of {}", known.join(", ")),
+    format!("has {field} {}, which is unknown; {}", quoted(text), what_to_write(closest_name(text, known), known))
+}
+
+/// The advice for an unknown name: the known one that is probably meant, or all of them.
+pub(crate) fn what_to_write(near: Option<&str>, known: &[&str]) -> String {
+    match near {
+        Some(near) => format!("write `{near}`?"),
+        None => format!("write one of {}", known.join(", ")),
     }
 }
 
@@ -177,13 +173,9 @@ pub(crate) fn read_duration(node: Option<YamlNode<'_>>, field: &str, report: &mu
 fn unknown_field(what: &str, name: &str, known: &[&str]) -> String {
     let found = format!("{what}has the unknown field {}", quoted(name));
     match name {
-        "burst" => return format!("{found}; write it behind the rate: `100/minute burst 20`"),
-        "<<" => return format!("{found}; fields cannot be merged in, write them out"),
-        _ => {}
-    }
-    match closest_name(name, known) {
-        Some(near) => format!("{found}; write `{near}`?"),
-        None => format!("{found}; write one of {}", known.join(", ")),
+        "burst" => format!("{found}; write it behind the rate: `100/minute burst 20`"),
+        "<<" => format!("{found}; fields cannot be merged in, write them out"),
+        _ => format!("{found}; {}", what_to_write(closest_name(name, known), known)),
     }
 }
 

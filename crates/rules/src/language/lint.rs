@@ -9,9 +9,8 @@ mod names;
 mod tiers;
 mod unreachable_rules;
 
-use super::condition::{Attribute, AttributeMatcher};
 use super::diagnostics::{SourceLocation, Warning, quoted};
-use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rule::{By, IfMissing, Mode, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
 use crate::request::HEADER_PREFIX;
@@ -23,9 +22,8 @@ use tidegate_core::units::Nanos;
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
     let mut warnings = set.warnings.clone();
     check_set(set, &mut warnings);
-    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
-    let guarded = set.rules().iter().filter(native).any(limits_addresses);
-    for rule in set.rules().iter().filter(native) {
+    let guarded = set.native_rules().any(limits_addresses);
+    for rule in set.native_rules() {
         let mut warn = |message: String| warnings.push(warning(rule, message));
         login_by_fixed_window(rule, &mut warn);
         large_log(rule, &mut warn);
@@ -227,7 +225,7 @@ fn client_chosen_exemption(rule: &Rule, warn: &mut impl FnMut(String)) {
     let is_chosen = |name: &str| {
         name.starts_with(HEADER_PREFIX) || matches!(name, "path" | "raw_path" | "method" | "host" | "domain")
     };
-    let names = rule.matching.all.iter().chain(&rule.matching.none).map(|condition| condition.attribute.name());
+    let names = rule.matching.conditions().map(|condition| condition.attribute.name());
     let header = names.into_iter().find(|name| name.starts_with(HEADER_PREFIX));
     if let Some(header) = header.filter(|_| conditions.all(is_chosen)) {
         warn(format!(
@@ -263,11 +261,7 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_some() {
         return;
     }
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
+    for texts in rule.matching.texts("api_key") {
         if let Some(glob) = texts.globs.iter().find(|glob| !glob.matches_everything()) {
             warn(format!(
                 "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
@@ -278,14 +272,9 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
 }
 
 fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
-        for method in texts.literals.iter().filter(|text| !methods::is_known(text)) {
-            warn(format!("matches {}", values::unregistered_method(method)));
-        }
+    let literals = rule.matching.texts("method").flat_map(|texts| &texts.literals);
+    for method in literals.filter(|text| !methods::is_known(text)) {
+        warn(format!("matches {}", values::unregistered_method(method)));
     }
 }
 

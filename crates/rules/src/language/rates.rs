@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::calendar::Calendar;
 use super::diagnostics::quoted;
-use super::fields::{Reporter, closest_name};
+use super::fields::{Reporter, closest_name, what_to_write};
 use super::load_shedding::PriorityCeilings;
 use super::override_reader;
 use super::rule::{By, RateClass, Rates};
@@ -155,13 +155,10 @@ impl<'d> RatesReader<'d, '_> {
 
     fn known_tiers(&self, name: &str) -> String {
         let known: Vec<&str> = self.tiers.iter().map(|tier| &**tier).collect();
-        match closest_name(name, &known) {
-            _ if known.is_empty() => {
-                format!("but there are no tiers; write `tiers: [{}]` at the top", name.escape_debug())
-            }
-            Some(near) => format!("which is unknown; write `{near}`?"),
-            None => format!("which is unknown; write one of {}", known.join(", ")),
+        if known.is_empty() {
+            return format!("but there are no tiers; write `tiers: [{}]` at the top", name.escape_debug());
         }
+        format!("which is unknown; {}", what_to_write(closest_name(name, &known), &known))
     }
 
     fn read_overrides(

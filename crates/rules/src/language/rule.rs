@@ -253,6 +253,12 @@ impl Rule {
         self.mode
     }
 
+    /// Every attribute that it matches or counts by.
+    pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
+        let matched = self.matching.conditions().map(|condition| condition.attribute.name());
+        matched.chain(self.by.names())
+    }
+
     /// The unit that it counts, if not requests.
     pub fn unit(&self) -> Option<&str> {
         self.unit.as_deref()

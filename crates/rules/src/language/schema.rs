@@ -16,7 +16,7 @@ mod tests {
     use crate::language::rule_reader::RuleFields;
     use crate::language::top_level::{DefaultsFields, IdentityFields, TopLevelFields};
     use serde_json::Value;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     /// The part of the schema at `path`.
     fn part(path: &str) -> Value {
@@ -53,6 +53,27 @@ mod tests {
             ("/$defs/rule/properties/if_missing", options::IF_MISSING.names()),
         ] {
             assert_eq!(part(path)["enum"], Value::from(names), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_docs_have_exactly_the_fields_of_a_rule_and_their_choices() {
+        let docs = include_str!("../../../../docs/rules.md");
+        let (_, table) = docs.split_once("| field | meaning | default |\n").unwrap();
+        let (table, _) = table.split_once("\n\n").unwrap();
+        let row = |row: &'static str| row.strip_prefix("| `")?.split_once('`');
+        let rows: BTreeMap<&str, &str> = table.lines().filter_map(row).collect();
+        assert!(rows.keys().eq(RuleFields::KNOWN.iter().collect::<BTreeSet<_>>()), "{:?}", rows.keys());
+        for (field, names) in [
+            ("mode", options::MODE.names()),
+            ("if_missing", options::IF_MISSING.names()),
+            ("on_store_failure", options::ON_STORE_FAILURE.names()),
+            ("on_store_late", options::ON_STORE_LATE.names()),
+            ("durability", options::DURABILITY.names()),
+        ] {
+            for name in names {
+                assert!(rows[field].contains(&format!("`{name}`")), "{field}: {name}");
+            }
         }
     }
 }

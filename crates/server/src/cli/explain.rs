@@ -40,7 +40,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
         }
     };
     let explanation = limiter.view().explain(check.request);
-    match args.output {
+    match args.request.output {
         OutputFormat::Json => print_line(explain::json(&explanation)),
         OutputFormat::Text => print_line(explanation.to_string().trim_end()),
     }

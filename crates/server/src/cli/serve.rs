@@ -71,7 +71,7 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
         Some(_) => HeaderOverride::Set,
         None => HeaderOverride::Unset,
     };
-    let mut settings = layer.merged_over(compat.layer()).resolve()?;
+    let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
     compat.apply(headers, &mut settings);
     Ok((settings, Some(compat)))
 }

@@ -44,8 +44,6 @@ const CREDENTIAL_WORDS: [&str; 13] = [
 struct DenialLine<'d> {
     rule: String,
     view: Option<LimitView<'d>>,
-    /// Lines of the rule that were skipped before this one.
-    skipped: u64,
     kind: DenialKind,
 }
 
@@ -93,8 +91,8 @@ impl Decider {
         let second = second(decision.at());
         let count_line = |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
         let (line, rule) = self.metrics.with_binding(decision, count_line);
-        let skipped = self.skipped_before(line)?;
-        Some(DenialLine { rule, view: decision.binding(), skipped, kind: DenialKind::Enforced })
+        let is_written = self.admit_line(&rule, line);
+        is_written.then(|| DenialLine { rule, view: decision.binding(), kind: DenialKind::Enforced })
     }
 
     /// One line for each rule, however many of its rates are exhausted.
@@ -108,25 +106,21 @@ impl Decider {
             last = Some(view.position);
             let (rule, second) = (view.rule.name().as_str(), second(decision.at()));
             let line = self.metrics.with_named(rule, |series| series.log_throttle.admit(second));
-            denials.extend(self.skipped_before(line).map(|skipped| DenialLine {
-                rule: rule.to_owned(),
-                view: Some(view),
-                skipped,
-                kind: DenialKind::Shadow,
-            }));
+            if self.admit_line(rule, line) {
+                denials.push(DenialLine { rule: rule.to_owned(), view: Some(view), kind: DenialKind::Shadow });
+            }
         }
         denials
     }
 
-    /// The number of lines skipped before this one. `None` if this one is skipped too.
-    fn skipped_before(&self, line: LogAction) -> Option<u64> {
-        match line {
-            LogAction::Write { skipped } => Some(skipped),
-            LogAction::Skip => {
-                self.metrics.lines_skipped.inc();
-                None
-            }
-        }
+    /// Whether a line about `rule` is written. If so, logs how many were skipped before it.
+    fn admit_line(&self, rule: &str, line: LogAction) -> bool {
+        let LogAction::Write { skipped } = line else {
+            self.metrics.lines_skipped.inc();
+            return false;
+        };
+        log_missed_count(rule, skipped);
+        true
     }
 
     fn write_denials<'a>(
@@ -142,7 +136,6 @@ impl Decider {
         }
         let request = request().unwrap_or_default();
         for denial in denials {
-            log_missed_count(&denial.rule, denial.skipped);
             self.write_denial(denial, id, edge, decision, &request);
         }
     }
@@ -170,7 +163,15 @@ impl Decider {
             }
             DenialKind::Shadow => info!(
                 id,
-                rule, edge, source, subject, subject_id, ip, method, path, "would be denied, but the rule only watches"
+                rule,
+                edge,
+                source,
+                subject,
+                subject_id,
+                ip,
+                method,
+                path,
+                "would be denied, but the rule is in shadow mode"
             ),
         }
     }
@@ -179,10 +180,9 @@ impl Decider {
     pub(crate) fn log_concurrency_denial(&self, id: &DecisionId, edge: Edge, denial: &ConcurrencyDenial) {
         let (rule, second) = (denial.rule.as_str(), second(self.clock.now()));
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let Some(skipped) = self.skipped_before(self.metrics.with_named(rule, count_line)) else {
+        if !self.admit_line(rule, self.metrics.with_named(rule, count_line)) {
             return;
-        };
-        log_missed_count(rule, skipped);
+        }
         info!(
             id = id.as_str(),
             rule,
@@ -198,10 +198,9 @@ impl Decider {
     pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
         let second = second(outcome.at);
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let Some(skipped) = self.skipped_before(self.metrics.with_family(family, count_line)) else {
+        if !self.admit_line(family, self.metrics.with_family(family, count_line)) {
             return;
-        };
-        log_missed_count(family, skipped);
+        }
         let retry_after_ms = match outcome.reading.verdict {
             Verdict::Deny { retry: Retry::After(wait) } => Some(wait.millis_up()),
             _ => None,

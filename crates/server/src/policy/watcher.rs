@@ -124,7 +124,6 @@ impl PolicyWatcher {
             }
             Some(path) => {
                 let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
-                let policy = Arc::clone(decider.limiter.policy());
                 let observed_files = Arc::clone(&ignored_files);
                 let file_warnings = Arc::clone(&reload_warnings);
                 let on_event = move |event: PolicyEvent<'_>| {
@@ -136,7 +135,7 @@ impl PolicyWatcher {
                         file_warnings.warn(&observer);
                     }
                 };
-                Some(PolicyFollower::start(policy, path, on_event)?)
+                Some(PolicyFollower::start(&decider.limiter, path, on_event)?)
             }
         };
         let plane = from.xds.clone();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::observe::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, PendingUnits, Resilient};
+use tidegate::resilience::{self, LocalAdmissions, PendingUnits, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::{DiskStore, JournalCounterId, JournalEvent, JournalOpenError};
 use tidegate::stores::memory::MemoryStore;
@@ -17,6 +17,7 @@ use tidegate_core::store::{
     PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled,
     SingleOutcomes, Store, StoreResult, UnacknowledgedError,
 };
+use tidegate_core::subject::RuleName;
 use tidegate_rules::RuleSet;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -116,7 +117,7 @@ impl AnyStore {
         rules: &RuleSet,
     ) -> Result<Self, JournalOpenError> {
         let (memory, journal) = (MemoryStore::with_cap(clock, cap), data_dir::journal_path(folder));
-        let limit = |of: tidegate::stores::disk::JournalCounterId<'_>| data_dir::limit_for_counter(rules, of);
+        let limit = |of: JournalCounterId<'_>| of.limit_under(rules);
         let opened = panics::without_panic_reports(|| {
             DiskStore::open(&journal, secret, memory, limit, Box::new(log_journal_event))
         });
@@ -357,33 +358,43 @@ pub(crate) async fn maintain_secret(limiter: &ServerLimiter, mut secret: Secret,
     }
 }
 
-/// Charges that were admitted and are not in the shared store yet.
-pub(crate) fn pending_charges(limiter: &ServerLimiter) -> Vec<PendingUnits> {
+/// What this node has admitted without the shared store.
+pub(crate) fn local_admissions(limiter: &ServerLimiter) -> LocalAdmissions {
     match limiter.store() {
-        AnyStore::Shared(shared) => shared.store.pending(),
-        AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),
+        AnyStore::Shared(shared) => shared.store.local_admissions(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => LocalAdmissions::default(),
     }
 }
 
-/// Restores the charges that were pending when this node ended.
-pub(crate) fn restore_pending(limiter: &ServerLimiter, pending: &[PendingUnits]) {
+/// How often `local_admissions` changed otherwise than by time.
+pub(crate) fn admission_changes(limiter: &ServerLimiter) -> u64 {
+    match limiter.store() {
+        AnyStore::Shared(shared) => shared.store.admission_changes(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => 0,
+    }
+}
+
+/// Restores what this node had admitted when it ended.
+pub(crate) fn restore_local_admissions(limiter: &ServerLimiter, admissions: &LocalAdmissions) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
-    if pending.is_empty() {
-        return;
-    }
     let policy = limiter.policy().load();
-    let counters = shared.store.restore_pending(pending, |of| {
+    let limit_of = |of: &PendingUnits| {
         let counter = JournalCounterId { rule: &of.rule, rate: of.rate, tag: of.limit.tag, subject: of.subject };
         let of_rule = || {
             let rule = policy.rules.rule(of.rule.as_str())?;
-            Some((data_dir::limit_for_counter(&policy.rules, counter)?, *rule.options()))
+            Some((counter.limit_under(&policy.rules)?, *rule.options()))
         };
         of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
-    });
-    info!(counters, "pending charges restored");
-    if let without_limit @ 1.. = pending.len() - counters {
+    };
+    let options_of = |rule: &RuleName| policy.rules.rule(rule.as_str()).map_or(RuleOptions::DEFAULT, |r| *r.options());
+    let counters = shared.store.restore_local_admissions(admissions, limit_of, options_of);
+    let permits = admissions.permits.len();
+    if counters + permits > 0 {
+        info!(counters, permits, "what was admitted without the store counts on");
+    }
+    if let without_limit @ 1.. = admissions.units.len() - counters {
         warn!(without_limit, "pending charges of rules that are gone are dropped");
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `counts.redb` | the journal of durable counts, with counters in memory |
 //! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
-//! | `pending` | charges that were admitted and are not in that store yet |
+//! | `pending` | what this node has admitted without that store: pending charges, charges that count toward its shares, permits |
 //! | `store-secret` | the last known secret of that store, which names its counters |
 //! | `secret` | the secret that names counters in memory, unless `--secret-file` is set |
 //!
@@ -17,9 +17,7 @@ use std::path::{Path, PathBuf};
 
 use tidegate::Secret;
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::stores::disk::{self, JournalCounterId};
-use tidegate_core::algorithms::Limit;
-use tidegate_rules::RuleSet;
+use tidegate::stores::disk;
 
 /// The path of the journal.
 pub(crate) fn journal_path(folder: &Path) -> PathBuf {
@@ -89,18 +87,6 @@ fn write_secret(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
     temporary_file.sync_all()?;
     fs::rename(&temporary, file)?;
     File::open(folder)?.sync_all()
-}
-
-/// The limit of a journal counter under `rules`: the limit with which it was counted if the rule still has it, else
-/// the rule's default limit.
-pub(crate) fn limit_for_counter(rules: &RuleSet, counter: JournalCounterId<'_>) -> Option<Limit> {
-    let rule = rules.rule(counter.rule.as_str())?;
-    let current_limit = || {
-        let limits = rule.limits(None, "");
-        limits.get(usize::from(counter.rate)).or(limits.last())
-    };
-    let limit = rule.limit_with_tag(counter.rate.into(), counter.tag).or_else(current_limit)?;
-    Some(limit.for_subject(counter.subject.seed()))
 }
 
 fn error_message(path: &Path, error: &io::Error) -> String {

@@ -17,12 +17,15 @@ use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DecisionKind};
 
 use headers::HeaderValues;
+#[cfg(feature = "internals")]
 pub use headers::ID;
 pub use permits::{acquired, concurrency_denied};
+#[cfg(feature = "internals")]
 pub use text::json_plain;
 
 /// The format of `X-RateLimit-Reset`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum ResetStyle {
     /// Seconds since the epoch.
     #[default]
@@ -33,6 +36,7 @@ pub enum ResetStyle {
 
 /// The format of a denial's body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum BodyStyle {
     /// Tidegate's own JSON.
     #[default]
@@ -43,6 +47,7 @@ pub enum BodyStyle {
 
 /// The data of a response besides the decision.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ResponseContext<'a> {
     /// The decision's id, which is also in the logs.
     pub id: &'a str,
@@ -58,8 +63,17 @@ pub struct ResponseContext<'a> {
     pub reservation: Option<(&'a str, Duration)>,
 }
 
+impl<'a> ResponseContext<'a> {
+    /// A response for the decision with this id, at this moment, in Tidegate's own JSON.
+    pub fn new(id: &'a str) -> Self {
+        let (reset, body) = (ResetStyle::default(), BodyStyle::default());
+        ResponseContext { id, wall: crate::clock::wall(), reset, body, receipt: None, reservation: None }
+    }
+}
+
 /// A decision as an HTTP response.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct DecisionResponse {
     /// 200, 403, 422, 429 or 503.
     pub status: StatusCode,
@@ -110,6 +124,7 @@ pub fn headers(decision: &Decision, context: &ResponseContext<'_>) -> HeaderMap 
 }
 
 /// The same headers one by one, without a map: for protocols that carry them in a message.
+#[cfg(feature = "internals")]
 pub fn each_header(decision: &Decision, context: &ResponseContext<'_>, mut each: impl FnMut(&str, &[u8])) {
     let mut text = Vec::with_capacity(256);
     let values = HeaderValues::write(decision, context, &mut text);
@@ -124,6 +139,7 @@ fn insert(decision: &Decision, values: HeaderValues, text: &Bytes, headers: &mut
 }
 
 /// Only the body, for lists of decisions: an object with `status` first.
+#[cfg(feature = "internals")]
 pub fn item(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     body::item(decision, context, out);
 }

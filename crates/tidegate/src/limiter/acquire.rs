@@ -22,7 +22,7 @@ use tidegate_rules::{Concurrency, Purpose};
 
 use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
-use super::{Keys, Limiter, LimiterView};
+use super::{Limiter, LimiterView};
 
 /// TTL of a permit if the caller sets none.
 pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
@@ -31,7 +31,9 @@ pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
 pub const CANCEL_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// The result of an acquire.
+#[must_use = "a request that is not open is not to be served"]
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Acquired<T = Ticket> {
     /// The request is open, and has been charged.
     Open {
@@ -50,6 +52,7 @@ pub enum Acquired<T = Ticket> {
 
 /// The usage of a concurrency limit, with this request.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ConcurrencyUsage {
     /// The rule.
     pub rule: RuleName,
@@ -65,6 +68,7 @@ pub struct ConcurrencyUsage {
 
 /// A denial because too many requests are open.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct ConcurrencyDenial {
     /// The rule that denies.
     pub rule: RuleName,
@@ -82,6 +86,7 @@ pub struct ConcurrencyDenial {
 
 /// Why a permit was neither granted nor denied.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum AcquireError {
     /// The text is not a permit of this deployment.
     #[error(transparent)]
@@ -124,6 +129,7 @@ impl<S: Store> Limiter<S> {
 
     /// Releases the permits of a request that never started. A permit whose release does not reach the store
     /// expires. Call it again after [`CANCEL_RETRY_AFTER`]: the acquire may still be in flight on another connection.
+    /// Dropped before it has finished, the call may leave permits that then expire.
     pub async fn cancel(&self, ticket: &Ticket) {
         for permit in &ticket.permits {
             let freed = self.release_one(ticket, permit, ReleaseCause::NeverStarted);
@@ -132,6 +138,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Extends the permits of a request by its TTL. Returns whether it still has all of them. None is reacquired.
+    /// Cancel-safe: dropped before it has finished, the call may have extended them.
     ///
     /// # Errors
     /// When the store gives no reply, so that the state of the permits is unknown.
@@ -173,7 +180,8 @@ impl<S: Store> Limiter<S> {
         Ok(reacquired)
     }
 
-    /// Ends a request and releases its permits. To end it twice does nothing.
+    /// Ends a request and releases its permits. To end it twice does nothing. Dropped before it has finished, the call
+    /// may leave permits that then expire; it may be repeated.
     ///
     /// # Errors
     /// When the store gives no reply. The permits then expire.
@@ -274,6 +282,7 @@ enum ReleaseCause {
     NeverStarted,
 }
 
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl<S: Store> LimiterView<'_, S> {
     /// Opens a request; see [`Limiter::acquire_with_cancel`].
     ///
@@ -286,10 +295,7 @@ impl<S: Store> LimiterView<'_, S> {
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
         let mut request = request;
-        self.identify(&mut request);
-        // Charges and permits under one secret, even if it is replaced in between.
-        let keys = self.limiter.keys.load_full();
-        let mut plan = self.plan_under(&keys, &request, Purpose::Acquire);
+        let mut plan = self.prepare(&mut request, Purpose::Acquire);
         // The rates wait for the store as long as the permits do: they admit the same work.
         plan.set.work = WorkKind::LongWork;
         let ticket = Ticket { holder: (self.limiter.new_id)()?, ttl: ttl.into(), permits: SmallVec::new() };
@@ -299,7 +305,7 @@ impl<S: Store> LimiterView<'_, S> {
             self.notify_decided(&request, &decision);
             return Ok(guard.finish(decision));
         }
-        for limit in self.concurrency_limits(&keys, &request) {
+        for limit in self.concurrency_limits(&request) {
             guard.add_permit(ticket_permit_of(&limit));
             let (max_permits, reply) = match self.acquire_one(&limit, guard.ticket()).await {
                 Ok(acquired) => acquired,
@@ -345,9 +351,9 @@ impl<S: Store> LimiterView<'_, S> {
         limiter.adaptive.release_all(rule, subject, limiter.clock.now())
     }
 
-    pub(super) fn concurrency_limits(&self, keys: &Keys, request: &Request<'_>) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
+    pub(super) fn concurrency_limits(&self, request: &Request<'_>) -> SmallVec<[ConcurrencyLimit<'_>; 2]> {
         let (rules, limiter) = (&self.policy.rules, self.limiter);
-        engine::concurrency_limits(rules, limiter.enforcement, &keys.fingerprint, request)
+        engine::concurrency_limits(rules, limiter.enforcement, &self.keys.fingerprint, request)
     }
 
     /// Acquires the permit of one rule. Returns the maximum of open permits, and the reply.
@@ -417,7 +423,7 @@ impl<S: Store> LimiterView<'_, S> {
 /// A charge that identifies the permits of a rule which may have no rate. Its limit is arbitrary.
 pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a> {
     let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
-    let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
+    let any = Limit::compile(&spec, Precision::Double).expect("one a second fits every store");
     Charge {
         subject: limit.subject,
         rule: limit.rule.name(),

@@ -1,8 +1,13 @@
 //! Builds a limiter: rules, secret, clock and store, each given once.
 
+use std::error::Error;
 use std::fmt;
+#[cfg(feature = "disk")]
+use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(feature = "redis")]
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tidegate_core::store::Capabilities;
@@ -17,8 +22,16 @@ use crate::adaptive::Adaptive;
 use crate::clock::{Clock, SystemClock};
 use crate::live::LiveValue;
 use crate::policy::{LoadError, Policy};
+#[cfg(feature = "redis")]
+use crate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient};
+#[cfg(feature = "redis")]
+use crate::runtime::TokioRuntime;
 use crate::secret::Secret;
+#[cfg(feature = "disk")]
+use crate::stores::disk::{DiskStore, JournalCounterId};
 use crate::stores::memory::{DEFAULT_CAP, MemoryStore};
+#[cfg(feature = "redis")]
+use crate::stores::redis::{Redis, RedisConfig};
 
 /// Configures a [`Limiter`]. Only the rules have no default.
 ///
@@ -43,6 +56,25 @@ pub struct LimiterBuilder<C = SystemClock> {
     new_id: IdSource,
 }
 
+/// Counters in memory, see [`LimiterBuilder::build`].
+pub type MemoryCounters<C = SystemClock> = MemoryStore<C>;
+
+/// Counters in memory of which the durable ones are on disk, see [`LimiterBuilder::build_on_disk`].
+#[cfg(feature = "disk")]
+pub type DiskCounters<C = SystemClock> = DiskStore<C>;
+
+/// Counters in Redis or Valkey, see [`LimiterBuilder::connect`].
+#[cfg(feature = "redis")]
+pub type RedisCounters = Resilient<Redis, TokioRuntime>;
+
+/// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
+/// comes late can be refunded.
+#[cfg(feature = "redis")]
+const MAX_REPLY_TIME: Duration = Duration::from_secs(5);
+/// How long [`LimiterBuilder::connect`] waits for the store.
+#[cfg(feature = "redis")]
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The rules as given.
 enum RulesSource {
     Missing,
@@ -61,6 +93,12 @@ pub enum BuildError {
     /// The rules are invalid or cannot be read.
     #[error(transparent)]
     Rules(#[from] LoadError),
+    /// No secret was given, although the counters outlive the process.
+    #[error("counters that outlive the process need the `secret` that names them")]
+    NoSecret,
+    /// The store cannot be used.
+    #[error("the store cannot be used: {0}")]
+    Store(Box<dyn Error + Send + Sync>),
     /// No secret was given, and a random one cannot be drawn.
     #[error("the operating system has no randomness: {0}")]
     NoRandomness(#[from] getrandom::Error),
@@ -146,8 +184,80 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
     where
         C: Clone,
     {
-        let store = MemoryStore::with_cap(self.clock.clone(), self.memory_cap.unwrap_or(DEFAULT_CAP));
-        self.finish(store, Capabilities::MEMORY)
+        let store = self.memory();
+        self.finish(Capabilities::MEMORY, |_, _| Ok(store))
+    }
+
+    fn memory(&self) -> MemoryStore<C>
+    where
+        C: Clone,
+    {
+        MemoryStore::with_cap(self.clock.clone(), self.memory_cap.unwrap_or(DEFAULT_CAP))
+    }
+
+    /// Builds a limiter with counters in memory, where those of rules with `durability: disk` are also in a file and
+    /// survive a crash. The file is made if it does not exist. Must be used within a tokio runtime.
+    ///
+    /// # Errors
+    /// When there are no rules or no secret, or the file cannot be used.
+    #[cfg(feature = "disk")]
+    pub fn build_on_disk(self, file: impl AsRef<Path>) -> Result<Limiter<DiskCounters<C>>, BuildError>
+    where
+        C: Clone,
+    {
+        let memory = self.memory();
+        if self.secret.is_none() {
+            return Err(BuildError::NoSecret);
+        }
+        self.finish(Capabilities::JOURNAL, |policy, secret| {
+            let limit = |counter: JournalCounterId<'_>| counter.limit_under(&policy.rules);
+            let opened = DiskStore::open(file.as_ref(), secret, memory, limit, Box::new(|_| {}));
+            let (store, _restored) = opened.map_err(|error| BuildError::Store(error.into()))?;
+            Ok(store)
+        })
+    }
+
+    /// Builds a limiter that shares its counters, in Redis or Valkey, with every node that has the same secret. `url`
+    /// is `redis://HOST:PORT`, `rediss:` for TLS, `unix:PATH`, `redis+sentinel:` or `redis+cluster:`; `docs/redis.md`
+    /// has the details. While the store does not reply, this node decides by its share of each limit.
+    ///
+    /// Cancel-safe: dropped before it has finished, the call leaves nothing behind but the mark of the secret in the
+    /// store. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When there are no rules or no secret, or the store does not reply within five seconds, or its nodes have another
+    /// secret.
+    #[cfg(feature = "redis")]
+    pub async fn connect(self, url: &str) -> Result<Limiter<RedisCounters>, BuildError> {
+        let secret = self.secret.as_ref().ok_or(BuildError::NoSecret)?;
+        let redis = Redis::open(&RedisConfig { reply_timeout: MAX_REPLY_TIME, ..RedisConfig::new(url) });
+        let redis = redis.map_err(|error| BuildError::Store(error.into()))?;
+        // Nothing is counted before the nodes agree on the secret, which names the counters.
+        redis.lock();
+        let joined = async {
+            redis.ready().await;
+            redis.share_secret(Some(secret)).await
+        };
+        match tokio::time::timeout(CONNECT_TIMEOUT, joined).await {
+            Ok(joined) => joined.map_err(|error| BuildError::Store(error.into()))?,
+            Err(late) => {
+                let cause = redis.last_error().map_or_else(|| late.into(), Into::into);
+                return Err(BuildError::Store(cause));
+            }
+        };
+        redis.unlock();
+        let exact = Arc::<tokio::sync::Notify>::default();
+        let reached = Arc::clone(&exact);
+        let on_event = Arc::new(move |event| {
+            if event == StoreEvent::Exact {
+                exact.notify_one();
+            }
+        });
+        let store = resilient(redis, TokioRuntime::new()?, ResilienceSettings::default(), on_event);
+        let limiter = self.finish(Capabilities::SHARED, |_, _| Ok(store))?;
+        // A node that starts decides by its share until it knows the others.
+        let _exact_or_late = tokio::time::timeout(CONNECT_TIMEOUT, reached.notified()).await;
+        Ok(limiter)
     }
 
     /// Builds a limiter with counters in `store`. Rules that are given as text or as a file may require anything that
@@ -156,10 +266,14 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
     /// # Errors
     /// When there are no rules or they are invalid.
     pub fn build_on<S>(self, store: S) -> Result<Limiter<S>, BuildError> {
-        self.finish(store, Capabilities::UNKNOWN)
+        self.finish(Capabilities::UNKNOWN, |_, _| Ok(store))
     }
 
-    fn finish<S>(self, store: S, capabilities: Capabilities) -> Result<Limiter<S>, BuildError> {
+    fn finish<S>(
+        self,
+        capabilities: Capabilities,
+        store: impl FnOnce(&Policy, &Secret) -> Result<S, BuildError>,
+    ) -> Result<Limiter<S>, BuildError> {
         let policy = match self.rules {
             RulesSource::Missing => return Err(BuildError::NoRules),
             RulesSource::Text(text) => {
@@ -172,7 +286,7 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
         let secret = self.secret.map_or_else(Secret::random, Ok)?;
         let share = self.memory_cap.map(|bytes| bytes / 32);
         Ok(Limiter {
-            store,
+            store: store(&policy, &secret)?,
             policy: Arc::new(LiveValue::new(policy)),
             keys: ArcSwap::from_pointee(Keys::of(secret)),
             enforcement: self.enforcement,

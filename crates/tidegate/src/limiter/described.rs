@@ -16,7 +16,7 @@ const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
 
 impl<S: Store> LimiterView<'_, S> {
     /// Decides a request that Envoy describes: by the limits of its descriptors and by the rules that
-    /// apply to `request`, together.
+    /// apply to `request`, together. Dropped before it has finished, the call may have charged some of the limits.
     ///
     /// # Errors
     /// When the store gives no reply.
@@ -71,7 +71,7 @@ impl<S: Store> LimiterView<'_, S> {
         DescriptorDecision::new(
             &self.policy.rules,
             limiter.enforcement,
-            &limiter.keys.load().fingerprint,
+            &self.keys.fingerprint,
             request,
             described,
             options,

@@ -76,7 +76,7 @@ const OPTIONS: RuleOptions = RuleOptions { specificity: 1, ..RuleOptions::DEFAUL
 impl<S: Store> Limiter<S> {
     /// Charges keys, each on its own and in order, and appends the outcome of each to `replies`. Up to
     /// [`SINGLE_BATCH`] keys share one reading of the clock and, in memory, allocate nothing. Observers are not
-    /// notified of peeks.
+    /// notified of peeks. Dropped before it has finished, the call may have charged any of them.
     pub async fn charge_keys(&self, edge: Edge, requests: &[KeyCharge<'_>], replies: &mut SingleOutcomes) {
         let charges = self.keyed_charges(requests);
         let mut charges = charges.as_slice();

@@ -201,7 +201,8 @@ impl<S: Store + 'static, R: Runtime> Permit<S, R> {
         &self.state.ticket
     }
 
-    /// Ends the request and waits until the permit is released.
+    /// Ends the request and waits until the permit is released. Dropped before it has finished, the call may leave a
+    /// permit that then expires.
     pub async fn release(self) {
         let (renewer, state) = (self.renewer.clone(), Arc::clone(&self.state));
         if renewer.untrack(&state) {

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use tidegate_core::store::{Reserve, Settled, Store, StoreError};
 use tidegate_core::units::Nanos;
-use tidegate_rules::engine::{ChargedAs, Decision};
+use tidegate_rules::engine::Decision;
 use tidegate_rules::event::{Event, ReservationStep};
 use tidegate_rules::request::Request;
 
 use super::settlement_retries::PendingSettlement;
+use super::view::Operation;
 use super::{Limiter, LimiterView};
 use crate::receipt::{Actual, MAX_UNIT_NAME_BYTES, MAX_UNITS, Receipt, ReceiptError, ReceiptKind};
 use crate::resilience::join_all;
@@ -24,6 +25,7 @@ const MAX_CONCURRENT_SETTLEMENTS: usize = 64;
 /// The result of a reservation.
 #[must_use = "a reservation should be settled; otherwise its estimate is refunded only when it ends"]
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub struct Reservation {
     /// Why the request is allowed or denied.
     pub decision: Decision,
@@ -35,6 +37,7 @@ pub struct Reservation {
 
 /// The result of a settlement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum Settlement {
     /// The actual cost is charged instead of the estimate.
     Done,
@@ -84,6 +87,7 @@ impl From<Settled> for Settlement {
 
 /// Why a reservation was not settled.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum SettleError {
     /// The token was altered, made up, or sealed with another secret.
     #[error("this is not a reservation of this deployment")]
@@ -101,7 +105,8 @@ pub enum SettleError {
 
 impl<S: Store> Limiter<S> {
     /// Decides a request and reserves its estimated cost until it is settled or `ttl` has passed, at most an
-    /// hour.
+    /// hour. Dropped before it has finished, the call may have charged the estimate, which the next reservation of the
+    /// client refunds once it has ended.
     ///
     /// # Errors
     /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id;
@@ -110,7 +115,8 @@ impl<S: Store> Limiter<S> {
         self.view().reserve(request, ttl).await
     }
 
-    /// Replaces the estimate of a reservation by the actual cost, once.
+    /// Replaces the estimate of a reservation by the actual cost, once. Cancel-safe: dropped before it has finished, the
+    /// call may have settled; it may be repeated.
     ///
     /// # Errors
     /// When the token is not of this deployment, a unit was not reserved, or the store gives no reply and
@@ -159,15 +165,6 @@ impl<S: Store> Limiter<S> {
         Ok(self.store.settle(&settle).await?.into())
     }
 
-    /// Refunds estimates reserved here that were not settled in time, and retries settlements that the store did
-    /// not reply to. Call it about every second. An entry without a reply waits for the next call and holds up no
-    /// other entry: its shard may be unavailable.
-    pub async fn retry_settlements(&self) {
-        for batch in self.settlement_retries.due(self.clock.now()).chunks(MAX_CONCURRENT_SETTLEMENTS) {
-            join_all(batch.iter().map(|pending| self.retry_settlement(pending))).await;
-        }
-    }
-
     async fn retry_settlement(&self, pending: &PendingSettlement) {
         let Ok(settlement) = self.settle_receipt(&pending.receipt, pending.actual.as_ref()).await else {
             return;
@@ -185,6 +182,21 @@ impl<S: Store> Limiter<S> {
     }
 }
 
+/// Not public: [`Limiter::spawn_background`] calls it, and the tests.
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
+impl<S: Store> Limiter<S> {
+    /// Refunds estimates reserved here that were not settled in time, and retries settlements that the store did
+    /// not reply to. Call it about every second. An entry without a reply waits for the next call and holds up no
+    /// other entry: its shard may be unavailable. Cancel-safe: what was not retried is due at the next call.
+    /// [`Limiter::spawn_background`] calls this.
+    pub async fn retry_settlements(&self) {
+        for batch in self.settlement_retries.due(self.clock.now()).chunks(MAX_CONCURRENT_SETTLEMENTS) {
+            join_all(batch.iter().map(|pending| self.retry_settlement(pending))).await;
+        }
+    }
+}
+
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl<S: Store> LimiterView<'_, S> {
     /// Decides a request and reserves its cost. See [`Limiter::reserve`].
     ///
@@ -193,20 +205,9 @@ impl<S: Store> LimiterView<'_, S> {
     pub async fn reserve(&self, request: Request<'_>, ttl: Duration) -> Result<Reservation, StoreError> {
         check_unit_names(&request)?;
         let mut request = request;
-        self.identify(&mut request);
         let ttl = Nanos::from(ttl).clamp(Nanos::from_millis(1), Reserve::MAX_TTL);
-        let plan = self.plan(&request);
         let id = (self.limiter.new_id)().map_err(no_randomness)?;
-        let decision = match plan.listed {
-            Some(listed) => self.decision_by_list(listed, plan.client_hash),
-            None => {
-                let set = plan.set.clone();
-                let reserve = Reserve { id, ttl, set };
-                let outcome = self.limiter.store.reserve(&reserve).await?;
-                self.decision_of(&plan, &outcome, ChargedAs::Reservation)
-            }
-        };
-        self.notify_decided(&request, &decision);
+        let decision = self.decide(&mut request, Operation::Reserve { id, ttl }).await?;
         let token = decision.allowed().then(|| self.reservation_token(&request, &decision, id, ttl));
         Ok(Reservation { decision, token, ttl: ttl.duration() })
     }
@@ -215,7 +216,7 @@ impl<S: Store> LimiterView<'_, S> {
     fn reservation_token(&self, request: &Request<'_>, decision: &Decision, id: u128, ttl: Nanos) -> String {
         let limiter = self.limiter;
         let receipt = Receipt::of_reservation(decision, id, ttl, units(request, decision));
-        let token = receipt.seal(&limiter.keys.load().secret);
+        let token = receipt.seal(&self.keys.secret);
         let due = limiter.clock.now().plus(ttl);
         if !receipt.is_empty() {
             // Without room here, the next reservation of the client refunds the estimate.

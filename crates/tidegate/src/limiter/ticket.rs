@@ -1,7 +1,6 @@
 //! The permits that one request holds, also as sealed text.
 //!
-//! The text is for callers that are other programs. It is sealed with the deployment secret like a receipt, so
-//! it cannot be forged or altered, works on every node, and contains no client data.
+//! The text is for callers that are other programs, and contains no client data.
 
 use std::time::Duration;
 
@@ -9,14 +8,15 @@ use smallvec::SmallVec;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use crate::receipt::{ByteReader, from_hex, to_hex};
-use crate::secret::{SEAL_LEN, Secret};
+use crate::sealed::{self, ByteReader, put_name};
+use crate::secret::Secret;
 
 /// First byte of the payload. No receipt begins with it, so neither is accepted as the other.
 const KIND: u8 = b's';
 
 /// Why the text of a ticket is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum TicketError {
     /// The text was altered, forged, or sealed with another secret.
     #[error("this is not a permit of this deployment")]
@@ -60,30 +60,20 @@ impl Ticket {
         bytes.extend(self.holder.to_be_bytes());
         bytes.extend(self.ttl.get().to_be_bytes());
         for permit in &self.permits {
-            let name = permit.rule.as_str().as_bytes();
-            let length = u16::try_from(name.len()).expect("rule names are checked to be short");
-            bytes.extend(length.to_be_bytes());
-            bytes.extend(name);
+            put_name(&mut bytes, permit.rule.as_str());
             bytes.extend(permit.subject.bits().to_be_bytes());
             bytes.push(match permit.location {
                 PermitLocation::Store => 0,
                 PermitLocation::Node => 1,
             });
         }
-        let seal = secret.seal(&bytes);
-        bytes.extend(seal);
-        to_hex(&bytes)
+        sealed::seal(bytes, secret)
     }
 
     /// From sealed text.
     pub(super) fn open(text: &str, secret: &Secret) -> Result<Self, TicketError> {
-        let bytes = from_hex(text).ok_or(TicketError::Forged)?;
-        let split = bytes.len().checked_sub(SEAL_LEN);
-        let (payload, seal) = split.map(|at| bytes.split_at(at)).ok_or(TicketError::Forged)?;
-        if !secret.verifies_seal(payload, seal) {
-            return Err(TicketError::Forged);
-        }
-        Ticket::read(payload).ok_or(TicketError::Forged)
+        let payload = sealed::open(text, secret);
+        payload.and_then(|payload| Ticket::read(&payload)).ok_or(TicketError::Forged)
     }
 
     fn read(payload: &[u8]) -> Option<Self> {
@@ -95,11 +85,8 @@ impl Ticket {
             permits: SmallVec::new(),
         };
         while !from.0.is_empty() {
-            let name_len = usize::from(u16::from_be_bytes(from.take()?));
-            let (name, rest) = from.0.split_at_checked(name_len)?;
-            from.0 = rest;
             ticket.permits.push(TicketPermit {
-                rule: RuleName::new(std::str::from_utf8(name).ok()?),
+                rule: RuleName::new(&from.take_name()?),
                 subject: Fingerprint::new(u128::from_be_bytes(from.take()?)),
                 location: match from.take()? {
                     [0] => PermitLocation::Store,

@@ -4,13 +4,15 @@
 //! that `costs` names, and 1 for a unit it does not name. A plain cost of 0 never makes a unit free.
 
 use tidegate_core::store::{Store, StoreError};
+use tidegate_rules::Purpose;
 use tidegate_rules::engine::Decision;
 use tidegate_rules::request::Request;
 
 use super::{ChargedAs, Limiter, LimiterView};
 
 impl<S: Store> Limiter<S> {
-    /// Decides a request whose plain cost is 0: charges the rules with a unit and peeks the others.
+    /// Decides a request whose plain cost is 0: charges the rules with a unit and peeks the others. Cancellation is as
+    /// for [`LimiterView::check`].
     ///
     /// # Errors
     /// When the store gives no reply.
@@ -22,14 +24,13 @@ impl<S: Store> Limiter<S> {
 impl<S: Store> LimiterView<'_, S> {
     /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a cost of 1
     /// would fit, and is charged nothing. Rules with a unit are charged as by [`LimiterView::check`]. If no rule
-    /// with a unit applies, this is [`LimiterView::peek`].
+    /// with a unit applies, this is [`LimiterView::peek`]. Cancellation is as for [`LimiterView::check`].
     ///
     /// # Errors
     /// When the store gives no reply.
     pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
         let mut request = request;
-        self.identify(&mut request);
-        let plan = self.plan(&request);
+        let plan = self.prepare(&mut request, Purpose::Check);
         if let Some(listed) = plan.listed {
             return Ok(self.decision_by_list(listed, plan.client_hash));
         }

@@ -10,35 +10,7 @@
 
 use tidegate_core::units::Nanos;
 
-/// Intervals of a watch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WatchTiming {
-    /// How often to scan for changes.
-    pub scan_interval: Nanos,
-    /// How long no hint must come before a look.
-    pub quiet: Nanos,
-    /// The longest wait for quiet.
-    pub max_delay: Nanos,
-    /// How long without any look before one is made anyway.
-    pub poll: Nanos,
-    /// The same after a look at files that had just changed: they may change again with the same timestamp.
-    pub fresh_poll: Nanos,
-}
-
-impl Default for WatchTiming {
-    /// An editor's save or a folder's swap takes a few milliseconds: 100 ms of quiet is plenty. A scan every 250 ms
-    /// and a delay of at most 400 ms leave as much again to read and check, so that a change is in force within a
-    /// second. The polls are only for files that change without a new timestamp.
-    fn default() -> Self {
-        WatchTiming {
-            scan_interval: Nanos::from_millis(250),
-            quiet: Nanos::from_millis(100),
-            max_delay: Nanos::from_millis(400),
-            poll: Nanos::from_secs(30),
-            fresh_poll: Nanos::from_secs(3),
-        }
-    }
-}
+use super::target::WatchTiming;
 
 /// The next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

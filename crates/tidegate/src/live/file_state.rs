@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// Whether the contents on disk are in force.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum FileState {
     /// The contents on disk are in force.
     Current,
@@ -13,6 +14,7 @@ pub enum FileState {
 
 /// Why the contents on disk cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum FileError {
     /// The path does not exist.
     #[error("{}: does not exist; check the path, or restore it", path.display())]

@@ -6,74 +6,22 @@
 
 use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use tidegate_core::units::Nanos;
 
-use super::debounce::{Debouncer, NextLook, WatchTiming};
+use super::debounce::{Debouncer, NextLook};
 use super::file_state::{FileError, FileState};
 use super::reloader::{LookMode, LookOutcome, Reloader};
-use super::scan::{FileFilter, FileScan, PathKind, SizeLimits};
+use super::scan::FileScan;
 use super::snapshot::FileSnapshot;
+use super::target::Target;
 
 /// Scans take at most a twentieth of the time, however many files there are: after a scan there is a pause of this
 /// many times its duration.
 const SCAN_TIME_SHARE: u64 = 20;
-
-/// The path to watch, and how.
-#[derive(Clone, Debug)]
-pub struct Target {
-    path: PathBuf,
-    path_kind: PathKind,
-    limits: SizeLimits,
-    timing: WatchTiming,
-}
-
-impl Target {
-    /// A rules file, or a folder of them.
-    pub fn rules(path: impl Into<PathBuf>) -> Self {
-        let (path, timing) = (path.into(), WatchTiming::default());
-        Target { path, path_kind: PathKind::FileOrFolder(FileFilter::Rules), limits: SizeLimits::RULES, timing }
-    }
-
-    /// Selects other files of a rules folder. Has no effect on a keys file.
-    #[must_use]
-    pub fn filter(mut self, filter: FileFilter) -> Self {
-        if let PathKind::FileOrFolder(picked) = &mut self.path_kind {
-            *picked = filter;
-        }
-        self
-    }
-
-    /// A keys file.
-    pub fn keys(path: impl Into<PathBuf>) -> Self {
-        let (path, timing) = (path.into(), WatchTiming::default());
-        Target { path, path_kind: PathKind::File, limits: SizeLimits::KEYS, timing }
-    }
-
-    /// Reads the current contents, once.
-    ///
-    /// # Errors
-    /// Why they cannot be used.
-    pub fn read(&self) -> Result<FileSnapshot, FileError> {
-        FileSnapshot::read(&FileScan::of(&self.path, self.path_kind, self.limits)?)
-    }
-
-    /// Sets other intervals.
-    #[must_use]
-    pub fn timing(self, timing: WatchTiming) -> Self {
-        Target { timing, ..self }
-    }
-
-    /// Sets other size limits.
-    #[must_use]
-    pub fn limits(self, limits: SizeLimits) -> Self {
-        Target { limits, ..self }
-    }
-}
 
 /// A running watch. It ends when dropped.
 #[derive(Debug)]

@@ -15,10 +15,12 @@ use parking_lot::Mutex;
 
 use super::draft::RuleFiles;
 use super::{LoadError, Policy, keys_of};
+use crate::limiter::Limiter;
 use crate::live::{FileError, FileSnapshot, FileState, LiveValue, Target, Watch, WatchHandle};
 
 /// A change of the files of a policy.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum PolicyEvent<'a> {
     /// The rules came into force, or cannot be used.
     Rules(&'a FileState),
@@ -36,16 +38,17 @@ pub struct PolicyFollower {
 type PolicyListener = Arc<dyn Fn(PolicyEvent<'_>) + Send + Sync>;
 
 impl PolicyFollower {
-    /// Follows the rules at `path` and the keys file they name. `report` is called for everything that comes into
+    /// Keeps the policy of `limiter` in step with the rules at `path` and the keys file they name. `report` is called for everything that comes into
     /// force, and once for every error.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn start(
-        live: Arc<LiveValue<Policy>>,
-        path: &Path,
+    pub fn start<S>(
+        limiter: &Limiter<S>,
+        path: impl AsRef<Path>,
         report: impl Fn(PolicyEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        let (live, path) = (Arc::clone(&limiter.policy), path.as_ref());
         let report: PolicyListener = Arc::new(report);
         let keys = Arc::new(KeysWatch {
             live: Arc::clone(&live),

@@ -6,9 +6,11 @@
 //! come into force together, in whatever order they were saved.
 
 mod draft;
+#[cfg(feature = "live")]
 mod follower;
 mod options;
 
+#[cfg(feature = "live")]
 pub use follower::{PolicyEvent, PolicyFollower};
 pub use options::PolicyOptions;
 
@@ -45,6 +47,7 @@ pub struct Policy {
 
 /// Why a policy cannot come into force.
 #[derive(Debug, thiserror::Error)]
+#[cfg_attr(not(feature = "internals"), non_exhaustive)]
 pub enum LoadError {
     /// A file is missing, too large or not a file.
     #[error(transparent)]
@@ -60,6 +63,50 @@ pub enum LoadError {
     Keys(#[from] KeyFileError),
 }
 
+impl Policy {
+    /// The rules in `text`, without keys.
+    ///
+    /// # Errors
+    /// All errors of the text at once.
+    pub fn from_yaml(text: &str) -> Result<Self, RuleErrors> {
+        Self::parse(&[SourceFile { name: "rules.yaml", text }])
+    }
+
+    /// Reads a rules file, or a folder of them, and the keys file they name.
+    ///
+    /// # Errors
+    /// All errors of the files at once.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
+        Self::load_for(path.as_ref(), Capabilities::MEMORY)
+    }
+
+    /// Warnings about rules that are valid but probably not intended, at the time `now`. They include names of
+    /// keys that are not in the keys file, if that has been read.
+    pub fn lint(&self, now: Nanos) -> Vec<Warning> {
+        let wanted = self.rules.key_names();
+        let listed: HashSet<&str> = match &self.keys {
+            Some(keys) if !wanted.is_empty() => {
+                let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
+                keys.names().filter(|name| wanted.contains(name)).collect()
+            }
+            _ => HashSet::new(),
+        };
+        let unread = self.keys.is_none() && self.rules.keys_file().is_some();
+        let is_listed = |name: &str| unread || listed.contains(name);
+        let keys = self.keys.as_deref();
+        lint_with_keys(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
+    }
+
+    /// The digest of these rules: a SHA-256 over the names and texts of their files, wherever the files are
+    /// stored, and over the domains from another source. Nodes of one version with equal digests decide by equal
+    /// rules.
+    pub fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+}
+
+/// Not public: callers outside of this crate are the service, its tools and the tests.
+#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl Policy {
     /// Rules without keys. Their source text is not known here, so the digest is that of no files.
     pub fn of(rules: RuleSet) -> Self {
@@ -95,21 +142,6 @@ impl Policy {
         Ok(draft.with_keys(None))
     }
 
-    /// The same rules with these keys, whose tiers must be those of the rules.
-    #[must_use]
-    pub fn with_keys(mut self, keys: KeyTable) -> Self {
-        self.keys = Some(Arc::new(keys));
-        self
-    }
-
-    /// Reads a rules file, or a folder of them, and the keys file they name.
-    ///
-    /// # Errors
-    /// All errors of the files at once.
-    pub fn load(path: &Path) -> Result<Self, LoadError> {
-        Self::load_for(path, Capabilities::MEMORY)
-    }
-
     /// As `load`, for a store with these capabilities or with other options.
     ///
     /// # Errors
@@ -119,6 +151,13 @@ impl Policy {
         let snapshot = Target::rules(path).filter(options.filter).read()?;
         let files = RuleFiles::of(path, &snapshot).map_err(LoadError::Read)?;
         PolicyInputs::new(options).with_files(files)?.read_keys()
+    }
+
+    /// The same rules with these keys, whose tiers must be those of the rules.
+    #[must_use]
+    pub fn with_keys(mut self, keys: KeyTable) -> Self {
+        self.keys = Some(Arc::new(keys));
+        self
     }
 
     /// The same files and keys with these domains from another source, which replace all domains of that source.
@@ -132,23 +171,6 @@ impl Policy {
         Ok(draft.with_keys(self.keys.clone()))
     }
 
-    /// Warnings about rules that are valid but probably not intended, at the time `now`. They include names of
-    /// keys that are not in the keys file, if that has been read.
-    pub fn lint(&self, now: Nanos) -> Vec<Warning> {
-        let wanted = self.rules.key_names();
-        let listed: HashSet<&str> = match &self.keys {
-            Some(keys) if !wanted.is_empty() => {
-                let wanted: HashSet<&str> = wanted.iter().map(String::as_str).collect();
-                keys.names().filter(|name| wanted.contains(name)).collect()
-            }
-            _ => HashSet::new(),
-        };
-        let unread = self.keys.is_none() && self.rules.keys_file().is_some();
-        let is_listed = |name: &str| unread || listed.contains(name);
-        let keys = self.keys.as_deref();
-        lint_with_keys(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
-    }
-
     /// Whether rules have been configured, even if there are none.
     pub fn is_configured(&self) -> bool {
         self.configured
@@ -157,13 +179,6 @@ impl Policy {
     /// The form in which client addresses are counted.
     pub fn ip_normalizer(&self) -> IpNormalizer {
         self.ip_normalizer
-    }
-
-    /// The digest of these rules: a SHA-256 over the names and texts of their files, wherever the files are
-    /// stored, and over the domains from another source. Nodes of one version with equal digests decide by equal
-    /// rules.
-    pub fn digest(&self) -> &[u8; 32] {
-        &self.digest
     }
 }
 

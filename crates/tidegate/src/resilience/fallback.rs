@@ -514,7 +514,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Permits for FallbackStore<S, R> {
                 && supervisor.trusts_permits(epoch)
             {
                 if permit_reply.granted {
-                    permits.record_acquired(permit, sent);
+                    permits.record_acquired(permit, permit_reply.in_use, sent);
                 }
                 return Ok(permit_reply);
             }
@@ -547,7 +547,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Permits for FallbackStore<S, R> {
         match reply {
             Ok(permit_reply) if trusted => {
                 match (permit_reply.granted, was_open && !permits.is_open(permit, now)) {
-                    (true, false) => permits.record_acquired(permit, sent),
+                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent),
                     (true, true) => {} // released in the meantime
                     (false, _) => permits.released(permit),
                 }

@@ -1,7 +1,6 @@
 //! Files of both kinds in one folder: they come into force together, and an invalid one leaves the old ones in force.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::rules::ParseOptions;
@@ -35,7 +34,7 @@ fn a_folder_of_both_kinds_comes_into_force_as_one_and_an_invalid_file_changes_no
     write("ours.yaml", NATIVE);
     let fixture = DescriptorFixture::of(Policy::load(folder.path()).unwrap());
     let live = fixture.limiter.policy();
-    let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    let follower = PolicyFollower::start(&fixture.limiter, folder.path(), |_| {}).unwrap();
     let rule = |name: &str| live.get().rules.rule(name).is_some();
     assert!(rule("api") && rule("d.user") && rule("d.override"));
     fixture.check("user=a", "pass: ok 2 of 3/minute");
@@ -82,7 +81,7 @@ fn parse_options_of_domains_are_kept_for_reloads() {
     let merging = ParseOptions { merge_domains: true, ..Capabilities::MEMORY.into() };
     let fixture = DescriptorFixture::of(Policy::load_for(folder.path(), merging).unwrap());
     let live = fixture.limiter.policy();
-    let follower = PolicyFollower::start(Arc::clone(live), folder.path(), |_| {}).unwrap();
+    let follower = PolicyFollower::start(&fixture.limiter, folder.path(), |_| {}).unwrap();
     write("a.yaml", &descriptors(5));
     follower.poke();
     let rate = || live.get().rules.config_dump().to_string();

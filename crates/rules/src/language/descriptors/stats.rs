@@ -17,7 +17,11 @@ pub(crate) fn stats_key<'e>(domain: &str, entries: impl Iterator<Item = (&'e str
             break;
         }
     }
-    text.truncate(text.floor_char_boundary(MAX_STATS_BYTES));
+    let mut end = text.len().min(MAX_STATS_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
     text
 }
 

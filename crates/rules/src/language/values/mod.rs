@@ -10,6 +10,7 @@ pub(super) mod networks;
 mod paths;
 
 use super::diagnostics::quoted;
+use super::fields::what_to_write;
 use super::glob::Glob;
 use super::names::suggest_name;
 use crate::request::{PRIORITY, Priority, normalize_method};
@@ -82,10 +83,7 @@ fn check_priority(text: &str) -> Result<(), String> {
         return Ok(());
     }
     let known = Priority::ALL.map(Priority::name);
-    Err(match suggest_name(text, &known) {
-        Some(near) => format!("which is no priority; write `{near}`?"),
-        None => format!("which is no priority; write one of {}", known.join(", ")),
-    })
+    Err(format!("which is no priority; {}", what_to_write(suggest_name(text, &known), &known)))
 }
 
 /// The warning about a method that is not registered for HTTP.

@@ -5,6 +5,8 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
+use crate::hex;
+
 /// SHA-256 of an API key, of its bytes exactly as sent. Comparison takes constant time. Printing shows the first
 /// eight hex digits, enough to find a line in a file.
 #[derive(Clone, Copy, Eq)]
@@ -21,18 +23,11 @@ impl Digest {
         Digest(bytes)
     }
 
-    /// Parses 64 hex digits of either case. Whether all were digits is checked once, at the end: a branch per digit
-    /// is mispredicted half of the time, and a file may have a million lines.
-    pub(super) fn from_hex(hex: &[u8; 64]) -> Option<Self> {
+    /// Parses 64 hex digits of either case.
+    pub(super) fn from_hex(digits: &[u8; 64]) -> Option<Self> {
         let mut bytes = [0; 32];
-        let mut seen = 0;
-        let (pairs, _) = hex.as_chunks::<2>();
-        for (byte, &[high, low]) in bytes.iter_mut().zip(pairs) {
-            let (high, low) = (NIBBLES[usize::from(high)], NIBBLES[usize::from(low)]);
-            *byte = high << 4 | low & 0xf;
-            seen |= high | low;
-        }
-        (seen < NOT_HEX).then_some(Digest(bytes))
+        hex::decode_into(digits, &mut bytes)?;
+        Some(Digest(bytes))
     }
 
     /// The bytes, to hash or compare; not for printing.
@@ -42,7 +37,7 @@ impl Digest {
 
     /// All 64 hex digits, for a line of a keys file.
     pub(super) fn to_hex(self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(&self.0)
     }
 }
 
@@ -70,21 +65,6 @@ impl fmt::Debug for Digest {
         fmt::Display::fmt(self, f)
     }
 }
-
-/// Marks characters that are not hex digits: above every nibble.
-const NOT_HEX: u8 = 0x10;
-
-/// The value of each character as a hex digit.
-const NIBBLES: [u8; 256] = {
-    let mut nibbles = [NOT_HEX; 256];
-    let mut value = 0;
-    while value < 16 {
-        nibbles[b"0123456789abcdef"[value as usize] as usize] = value;
-        nibbles[b"0123456789ABCDEF"[value as usize] as usize] = value;
-        value += 1;
-    }
-    nibbles
-};
 
 #[cfg(test)]
 mod tests {

@@ -13,21 +13,36 @@ use tidegate_core::units::Nanos;
 use super::ShardedStore;
 use super::groups::{ChargeGroup, by_location};
 use super::outcome_merge::OutcomeMerge;
+use crate::ahead::BackingStore;
 use crate::resilience::join::join_all;
-use crate::resilience::lease::Lender;
 use crate::resilience::refund::ChargeKind;
+use crate::resilience::settings::DEFAULT_NODES;
 use crate::runtime::{Runtime, mix};
 
 /// Charges in flight, with the indices of their sets.
 type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
 
-impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
+impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
     fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
         self.0.locate(charge.subject).store.epoch_of(charge)
     }
 
     fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
         self.0.budget_of(set, ChargeKind::Charge)
+    }
+
+    /// The number of nodes to assume: those listed, or the configured number if that is larger.
+    fn nodes(&self) -> u64 {
+        let listed = self.members().len() as u64;
+        let expected = self.0.settings.nodes.map_or(0, u64::from);
+        match listed.max(expected) {
+            0 => u64::from(DEFAULT_NODES),
+            known => known,
+        }
+    }
+
+    fn has_late_charges(&self, counter: u128) -> bool {
+        self.0.node_state.late.has_late_charges(counter)
     }
 
     async fn charge_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {

@@ -23,6 +23,7 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Restore, RunId};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
+use tidegate_rules::RuleSet;
 
 pub use self::file::JournalOpenError;
 pub use self::journal::{JournalError, JournalEvent, JournalListener, JournalStats};
@@ -53,6 +54,20 @@ pub struct JournalCounterId<'a> {
     pub tag: u32,
     /// Its subject.
     pub subject: Fingerprint,
+}
+
+impl JournalCounterId<'_> {
+    /// The limit of the counter under `rules`: the limit with which it was counted if the rule still has it, else the
+    /// rule's default limit.
+    pub fn limit_under(&self, rules: &RuleSet) -> Option<Limit> {
+        let rule = rules.rule(self.rule.as_str())?;
+        let current_limit = || {
+            let limits = rule.limits(None, "");
+            limits.get(usize::from(self.rate)).or(limits.last())
+        };
+        let limit = rule.limit_with_tag(self.rate.into(), self.tag).or_else(current_limit)?;
+        Some(limit.for_subject(self.subject.seed()))
+    }
 }
 
 /// The counters found in a journal.

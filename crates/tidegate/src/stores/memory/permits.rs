@@ -51,17 +51,17 @@ impl<C> MemoryStore<C> {
         if own.find(key).is_some() {
             return self.acquire_own(&mut own, key, &shared_permits, permit, at);
         }
-        if !self.overflow.in_use()
-            && let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget)
-        {
-            return reply;
+        if !self.overflow.in_use() {
+            if let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget) {
+                return reply;
+            }
         }
         let mut shared = self.overflow.lock(shared_permits.shard);
         let counted = self.counted(&shared, shared_permits.counted, now).count();
-        if count_open(&mut shared, shared_permits.list, now) + counted == 0
-            && let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget)
-        {
-            return reply;
+        if count_open(&mut shared, shared_permits.list, now) + counted == 0 {
+            if let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget) {
+                return reply;
+            }
         }
         let budget = &self.overflow.budget;
         let reply = self.acquire_in(&mut shared, shared_permits.list, permit, at, counted, budget);
