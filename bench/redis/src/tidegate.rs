@@ -13,7 +13,7 @@ use tidegate::Secret;
 use tidegate::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate::runtime::TokioRuntime;
-use tidegate::store::{Charge, ChargeSet, Role, RuleOptions, Source, Store};
+use tidegate::store::{Charge, ChargeSet, Counters, Role, RuleOptions, Source, Store};
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate::units::{Cost, Nanos};
 use tidegate_core::subject::{FingerprintKey, RuleName};
@@ -77,7 +77,7 @@ impl<S: Store> TidegateRedis<S> {
         let spec = spec.burst(allowance.burst.get().into());
         Ok(TidegateRedis {
             store,
-            limit: Limit::compile(&spec, Precision::Script)?,
+            limit: Limit::compile(&spec, Precision::Double)?,
             rule: RuleName::new("bench"),
             fingerprints: Secret::random()?.fingerprint_key(),
             keys: (0..KEYS).map(Key::number).collect(),

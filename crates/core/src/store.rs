@@ -1,30 +1,29 @@
-//! The port between decisions and counters: the [`Store`] trait, its arguments and its replies.
+//! The port between decisions and counters: three traits, their arguments and their replies.
 //!
-//! Each verb is one atomic step. Limits travel by value, so a store needs no rules: an override from Envoy or the
-//! parameters of one `CL.THROTTLE` call serve as well as a rule. A breaker, a fallback and a lease are each a `Store`
-//! around a `Store`. [`Outcome::at`] is the time of the decision: that of the injected clock, or the store's own.
+//! [`Counters`] are charged, [`Permits`] are held, [`Reservations`] are settled later. A [`Store`] has all three. Each
+//! verb is one atomic step. Limits travel by value, so a store needs no rules: an override from Envoy or the parameters
+//! of one `CL.THROTTLE` call serve as well as a rule. [`Outcome::at`] is the time of the decision: that of the injected
+//! clock, or the store's own.
 //!
-//! `rule_options` holds the settings of a rule and the capabilities of a store. `shared_store` is the status of a
-//! store that nodes share and that may fail. `reservation` and `reservation_ledger` serve costs that are known only at
-//! the end. `replies` enforces one reply per set.
+//! `traits` has the verbs, and enforces one reply per set. `transaction` decides a set for every store. `rule_options` holds the settings of a rule and the
+//! capabilities of a store. `shared_store` is the status of a store that nodes share and that may fail. `reservation`
+//! and `reservation_ledger` serve costs that are known only at the end.
 
-mod delegate;
 mod failure;
-mod replies;
 mod reservation;
 mod reservation_ledger;
 mod restore_point;
 mod rule_options;
 mod run_id;
 mod shared_store;
+mod traits;
+mod transaction;
 
 use std::borrow::Cow;
-use std::future::Future;
 
 use smallvec::{SmallVec, smallvec};
 
 pub use self::failure::{FailureCause, FailureKind};
-pub use self::replies::{ReplyCountError, one_reply_per_set};
 pub use self::reservation::{Correction, ReservationState, Reserve, Settle, Settled, Used};
 pub use self::reservation_ledger::{ExpiredReservation, LedgerFullError, ReservationLedger};
 pub use self::restore_point::{HeartbeatReply, RestorePoint};
@@ -33,6 +32,8 @@ pub use self::rule_options::{
 };
 pub use self::run_id::RunId;
 pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
+pub use self::traits::{Counters, Permits, ReplyCountError, Reservations, Store};
+pub use self::transaction::{ChargeIntent, ChargeTransaction, StagedCounter};
 use crate::algorithms::{CounterState, Figures, Limit, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
@@ -117,18 +118,7 @@ impl<'a> ChargeSet<'a> {
 impl ChargeSet<'_> {
     /// Whether a request with these verdicts, one per charge in order, is admitted.
     pub fn admits(&self, allows: impl Fn(usize) -> bool) -> bool {
-        let (mut quotas, mut quotas_allowing) = (0, 0);
-        for (i, charge) in self.charges.iter().enumerate() {
-            match charge.role {
-                Role::Enforce if !allows(i) => return false,
-                Role::Quota => {
-                    quotas += 1;
-                    quotas_allowing += u32::from(allows(i));
-                }
-                Role::Enforce | Role::Shadow => {}
-            }
-        }
-        quotas == 0 || quotas_allowing > 0
+        admits(&self.charges, allows)
     }
 
     /// Whether any of its counts must be durable before the decision is returned. A set is decided in one step, so all
@@ -137,6 +127,22 @@ impl ChargeSet<'_> {
         let is_durable = |charge: &Charge<'_>| charge.options.durability.is_required();
         self.charges.iter().any(is_durable)
     }
+}
+
+/// Whether a request with these verdicts, one per charge in order, is admitted.
+fn admits(charges: &[Charge<'_>], allows: impl Fn(usize) -> bool) -> bool {
+    let (mut quotas, mut quotas_allowing) = (0, 0);
+    for (i, charge) in charges.iter().enumerate() {
+        match charge.role {
+            Role::Enforce if !allows(i) => return false,
+            Role::Quota => {
+                quotas += 1;
+                quotas_allowing += u32::from(allows(i));
+            }
+            Role::Enforce | Role::Shadow => {}
+        }
+    }
+    quotas == 0 || quotas_allowing > 0
 }
 
 /// How a decision was reached. Always reported.
@@ -196,6 +202,37 @@ impl Source {
     }
 }
 
+/// Why an outcome is worse than the one of a store that works. The greater reason is the worse one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Degraded {
+    /// The store decided, and the counts may not survive what a rule requires them to survive.
+    NotDurable,
+    /// The store was unavailable, and what this node knows decided.
+    StoreUnavailable,
+    /// Denied by a rule with [`OnStoreFailure::Deny`], because the store was unavailable or could not make the counts
+    /// durable. The client has done nothing wrong. The reading of the charge may allow: it says whether the cost fits.
+    DeniedByPolicy {
+        /// The position of the charge whose rule denies; 0 for a permit.
+        charge: u16,
+    },
+}
+
+impl Degraded {
+    /// Denied by the rule of the charge at this position.
+    pub fn denied_by(charge: usize) -> Self {
+        Degraded::DeniedByPolicy { charge: u16::try_from(charge).unwrap_or(u16::MAX) }
+    }
+
+    /// The same reason for a set in which the charge at `i` is at `position(i)`.
+    #[must_use]
+    pub fn at(self, position: impl FnOnce(usize) -> usize) -> Self {
+        match self {
+            Degraded::DeniedByPolicy { charge } => Degraded::denied_by(position(usize::from(charge))),
+            other => other,
+        }
+    }
+}
+
 /// The verdict of one limit and its figures after the decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimitReading {
@@ -230,6 +267,8 @@ pub struct Outcome {
     pub at: Nanos,
     /// How it was decided.
     pub source: Source,
+    /// Why it is worse than an outcome of a store that works; `None` if it is not.
+    pub degraded: Option<Degraded>,
     /// Whether a stored time had to be set back by more than the allowed clock error: an alarm.
     pub clock_stepped: bool,
 }
@@ -325,6 +364,19 @@ pub struct Restore<'a> {
     pub state: CounterState,
 }
 
+/// A restored state was not made by its limit's algorithm. Nothing was merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a restored state is not of its limit's algorithm")]
+pub struct RestoreStateError;
+
+impl Restore<'_> {
+    /// Fails if a state was not made by its limit's algorithm.
+    pub fn check_all(restores: &[Restore<'_>]) -> Result<(), RestoreStateError> {
+        let matches = |restore: &Restore<'_>| restore.charge.limit.accepts(&restore.state);
+        if restores.iter().all(matches) { Ok(()) } else { Err(RestoreStateError) }
+    }
+}
+
 /// A permit of a concurrency limit, to be acquired, renewed or released. It expires by itself if its holder dies.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitRequest<'a> {
@@ -358,6 +410,8 @@ pub struct PermitReply {
     pub in_use: u32,
     /// How it was decided.
     pub source: Source,
+    /// Why it is worse than a reply of a store that works; `None` if it is not.
+    pub degraded: Option<Degraded>,
 }
 
 /// The state of one subject under one limit, read without a charge.
@@ -425,85 +479,3 @@ impl StoreError {
 
 /// The result of a call to a store.
 pub type StoreResult<T> = Result<T, StoreError>;
-
-/// A store of counters. Every verb is atomic.
-pub trait Store: Send + Sync {
-    /// The run that bounds the lifetime of counts with these options; `None` for counts that nodes share and that
-    /// outlive a process. A charge can be refunded only in the run that counted it.
-    fn run_id(&self, _options: &RuleOptions) -> Option<RunId> {
-        None
-    }
-
-    /// Charges every limit of one request in a single step: all are charged or none is.
-    fn charge(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
-
-    /// Charges several requests, each on its own, in order. One clock reading may serve them all. There is one reply
-    /// for each set; callers enforce that with [`one_reply_per_set`].
-    fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> impl Future<Output = Vec<StoreResult<Outcome>>> + Send {
-        async move {
-            let mut outcomes = Vec::with_capacity(sets.len());
-            for set in sets {
-                outcomes.push(self.charge(set).await);
-            }
-            outcomes
-        }
-    }
-
-    /// Charges limits that stand alone, each on its own, in order, and appends the results to `replies`.
-    fn charge_singles(&self, charges: &[Charge<'_>], replies: &mut SingleOutcomes) -> impl Future<Output = ()> + Send {
-        async move {
-            let sets = charges.iter().cloned().map(ChargeSet::of_one);
-            let sets: Vec<ChargeSet<'_>> = sets.collect();
-            let sets: Vec<&ChargeSet<'_>> = sets.iter().collect();
-            let outcomes = one_reply_per_set(sets.len(), self.charge_each(&sets).await);
-            let outcomes = outcomes.into_iter();
-            replies.extend(outcomes.map(|outcome| Ok(SingleOutcome::of(&outcome?))));
-        }
-    }
-
-    /// The result that `charge` would have, without charging.
-    fn peek(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
-
-    /// Refunds an earlier charge, once, as far as the bounds allow.
-    fn refund(&self, refund: &Refund<'_>) -> impl Future<Output = StoreResult<Refunded>> + Send;
-
-    /// Draws a lease from one limit: up to the charge's cost and to half of what is left, rounded up, so that other
-    /// nodes find some; or an eighth of the cost if that is more and available, so that the limit is exhausted in a
-    /// few draws.
-    fn draw(&self, charge: &Charge<'_>) -> impl Future<Output = StoreResult<LeaseReply>> + Send;
-
-    /// Charges even beyond the limit: debt, for costs known only afterwards.
-    fn force(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
-
-    /// Charges an estimate like `charge`, and remembers it until it is settled. Expired estimates of the same rule and
-    /// subject are refunded first, even if this one does not fit.
-    fn reserve(&self, reserve: &Reserve<'_>) -> impl Future<Output = StoreResult<Outcome>> + Send;
-
-    /// Corrects an estimate to the units used, once: a lower use is refunded as far as the bounds allow, a higher use
-    /// becomes debt. It may be sent again when the reply is lost.
-    fn settle(&self, settle: &Settle<'_>) -> impl Future<Output = StoreResult<Settled>> + Send;
-
-    /// Merges known states, by maximum per limit.
-    fn restore(&self, restores: &[Restore<'_>]) -> impl Future<Output = StoreResult<()>> + Send;
-
-    /// Acquires a permit, or renews it.
-    fn acquire(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<PermitReply>> + Send;
-
-    /// Renews a permit. Acquires none: a permit that was released or has expired stays so, however late a renewal
-    /// arrives.
-    fn renew(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<PermitReply>> + Send;
-
-    /// Releases a permit. Releasing a permit that is not held does nothing.
-    fn release(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<()>> + Send;
-
-    /// The state of each counter; `None` for a subject never seen or fully refilled.
-    fn inspect(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<Vec<Option<Inspection>>>> + Send;
-
-    /// Removes all state of some rules and subjects: the counters, their open reservations, and the permits of every
-    /// holder. The set names each rule by charges of all its rates. Returns the number of counters and permits
-    /// removed.
-    fn reset(&self, set: &ChargeSet<'_>) -> impl Future<Output = StoreResult<u64>> + Send;
-
-    /// Evicts some expired counters. Called a few times per second; a store that does this by itself does nothing.
-    fn evict_expired(&self) {}
-}

@@ -89,7 +89,7 @@ fn a_cost_that_the_request_does_not_name_is_explained() {
 #[test]
 fn the_substitute_for_an_absent_attribute_is_explained() {
     let shadow = explain_rule(&request(), "tried");
-    assert!(shadow.starts_with("tried: applies, but only watches (mode: shadow)"), "{shadow}");
+    assert!(shadow.starts_with("tried: applies, but only in shadow mode"), "{shadow}");
     assert!(shadow.contains("counted for: ip, in place of the absent user, method"), "{shadow}");
     let nobody = explain_rule(&Request::default(), "tried");
     assert!(nobody.contains("all requests without user together"), "{nobody}");

@@ -9,7 +9,7 @@ use tidegate::stores::memory::MAX_RESERVED_CHARGES;
 use tidegate::{MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS};
 use tidegate_core::store::Reserve;
 
-use crate::edges::{envoy, http, resp};
+use crate::edges::{common, envoy, http, resp};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
 use crate::net::{body, connection, frame_scanner, lingering_close, listener, request_heads, tls, unread_responses};
@@ -96,12 +96,12 @@ fn http_caps() -> Vec<CapRow> {
             format_bytes(unread_responses::MAX_CONNECTION_BYTES),
             "its lists wait",
         ),
-        (edge, "requests in a list", format_count(http::wire::MAX_ITEMS), bad),
+        (edge, "requests in a list", format_count(common::check_body::MAX_ITEMS), bad),
         (edge, "requests times rules in an explanation", format_count(http::explain::MAX_VIEWS), bad),
-        (edge, "attributes of a request", format_count(http::wire::MAX_ATTRIBUTES), bad),
-        (edge, "name of an attribute or unit", format_bytes(http::wire::MAX_NAME_BYTES), bad),
-        (edge, "value of an attribute", format_bytes(http::wire::MAX_VALUE_BYTES), bad),
-        (edge, "units with a cost", format_count(http::wire::MAX_COSTS), bad),
+        (edge, "attributes of a request", format_count(common::check_body::MAX_ATTRIBUTES), bad),
+        (edge, "name of an attribute or unit", format_bytes(common::check_body::MAX_NAME_BYTES), bad),
+        (edge, "value of an attribute", format_bytes(common::check_body::MAX_VALUE_BYTES), bad),
+        (edge, "units with a cost", format_count(common::check_body::MAX_COSTS), bad),
         (edge, "TTL of a permit", format!("{} s", http::wire::TTL_RANGE_MS.end() / 1_000), bad),
         (edge, "TTL of a reservation", format_secs(Reserve::MAX_TTL.duration()), bad),
         (edge, "a body for `/json`", format_bytes(envoy::json::MAX_BODY_BYTES), "400"),

@@ -129,6 +129,20 @@ impl<'a> Iterator for ProtobufFields<'a> {
     }
 }
 
+/// Runs the statement of each known field of a message, in wire order. Other fields are skipped.
+macro_rules! for_each_field {
+    ($fields:expr, $field:ident: { $($number:literal => $statement:expr,)* }) => {
+        for field in $fields {
+            let $field = field?;
+            match $field.number {
+                $($number => $statement,)*
+                _ => {}
+            }
+        }
+    };
+}
+pub(crate) use for_each_field;
+
 impl<'a> ProtobufField<'a> {
     /// As an unsigned integer or an enumeration.
     pub(crate) fn uint64(self) -> Result<u64, ProtobufError> {

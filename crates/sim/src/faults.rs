@@ -3,8 +3,8 @@
 use tidegate_core::units::Nanos;
 
 use crate::model::{Lateness, NetworkConditions};
-use crate::scenario::{Scenario, SimFault};
-use crate::world::World;
+use crate::scenario::{Scenario, SimFault, Work};
+use crate::world::{NodeExit, World};
 
 const TWO_HOURS: Nanos = Nanos::from_secs(7_200);
 
@@ -162,6 +162,7 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
                 world.set_conditions(NetworkConditions::HEALTHY);
             }
         }
+        SimFault::OutagesAndRestarts => outages_and_restarts(world, until).await,
         SimFault::NodeDeath | SimFault::Drain => {
             let node = victim(world);
             match fault {
@@ -179,6 +180,48 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
             world.hit_store().lock().restart_empty();
             record_loss(world);
             world.set_conditions(NetworkConditions::HEALTHY);
+        }
+    }
+}
+
+/// Outages until `until`, and restarts of nodes. Where clients send checks, the last outage is long.
+async fn outages_and_restarts(world: &World, until: Nanos) {
+    let down = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
+    let (last, shortest) = match world.scenario.work {
+        Work::Checks => (until.since(world.scenario.last_outage()), 200),
+        // Long enough for every breaker to open: then no node gets permits that others renew without the store.
+        Work::Reservations(_) | Work::Permits(_) => (until, 700),
+    };
+    loop {
+        let (away, healthy) = world.sim.with_rng(|rng| (rng.between(shortest, 1_200), rng.between(1_300, 3_000)));
+        if world.sim.now().plus(Nanos::from_millis(away + healthy)) > last {
+            break;
+        }
+        restart_some(world, 200);
+        apply_until(world, down, world.sim.now().plus(Nanos::from_millis(away))).await;
+        world.sim.sleep(Nanos::from_millis(healthy / 2)).await;
+        restart_some(world, 500);
+        world.sim.sleep(Nanos::from_millis(healthy / 2)).await;
+    }
+    if last < until {
+        restart_some(world, 500);
+        apply_until(world, down, until).await;
+    }
+}
+
+/// Restarts each node with this probability, each at a time of its own.
+fn restart_some(world: &World, per_mille: u32) {
+    for node in 0..world.scenario.nodes {
+        let (restarts, clean, at, lasts) = world.sim.with_rng(|rng| {
+            let (at, lasts) = (rng.below(400), rng.between(1, 300));
+            (rng.chance(per_mille), rng.chance(500), Nanos::from_millis(at), Nanos::from_millis(lasts))
+        });
+        if restarts {
+            let (world, exit) = (world.clone(), if clean { NodeExit::Clean } else { NodeExit::Killed });
+            world.sim.clone().spawn(None, async move {
+                world.sim.sleep(at).await;
+                world.restart(node, exit, lasts).await;
+            });
         }
     }
 }

@@ -5,6 +5,7 @@ mod high_load;
 mod late_replies;
 mod permits;
 mod reservations;
+mod restarts;
 mod rules_file;
 mod work;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::{Decision, Request};
-use tidegate_core::store::{Charge, ChargeSet, RuleOptions, Shards, Source, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, RuleOptions, Shards, Source};
 use tidegate_core::units::Nanos;
 
 use crate::history::DecisionRecord;

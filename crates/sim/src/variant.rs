@@ -89,6 +89,10 @@ pub enum Variant {
     ReleasesNothing,
     /// A late reply is treated as lost.
     LosesLateReplies,
+    /// A restarted node forgets what its shares admitted, except for what it still has to write back.
+    ForgetsShares,
+    /// A restarted node forgets the permits that it granted without the store.
+    ForgetsPermits,
 }
 
 impl Variant {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::resilience::{ResilienceSettings, Resilient, resilient_shards};
+use tidegate::resilience::{LocalAdmissions, PendingUnits, ResilienceSettings, Resilient, resilient_shards};
 use tidegate::rules::{SourceFile, parse_with_options};
 use tidegate::{Limiter, PermitRenewer, Policy, Request, Secret};
-use tidegate_core::store::{Capabilities, ShardId};
-use tidegate_core::subject::Fingerprint;
+use tidegate_core::store::{Capabilities, NodeId, RuleOptions, ShardId};
+use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use crate::executor::{NodeRuntime, Sim};
@@ -51,7 +51,26 @@ pub(crate) struct World {
     pub(crate) log: StoreLog,
     /// Requests in flight at each node.
     pub(crate) in_flight: Arc<Mutex<Vec<u64>>>,
+    /// What each node has on disk, in runs with restarts.
+    disks: Arc<Mutex<Vec<Option<NodeDisk>>>>,
     pub(crate) variant: Variant,
+}
+
+/// What a node saves for its next start.
+#[derive(Clone)]
+struct NodeDisk {
+    me: NodeId,
+    members: Vec<NodeId>,
+    admissions: LocalAdmissions,
+}
+
+/// How a node ends before a restart.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NodeExit {
+    /// It answers the requests in flight.
+    Clean,
+    /// It does not.
+    Killed,
 }
 
 /// The key of a counter in the store.
@@ -136,13 +155,20 @@ impl World {
                 Work::Checks | Work::Permits(_) => StoreLog::default(),
             },
             in_flight: Arc::new(Mutex::new(vec![0; scenario.nodes])),
+            disks: Arc::new(Mutex::new(vec![None; scenario.nodes])),
             variant,
         }
     }
 
-    /// Starts a node without any state of its own.
+    /// Starts a node, with the state that it has on disk.
     pub(crate) fn start(&self, node: usize) {
         let scenario = &self.scenario;
+        if scenario.fault == SimFault::OutagesAndRestarts {
+            let me = NodeId(self.sim.with_rng(Rng::next_u64));
+            let new = NodeDisk { me, members: Vec::new(), admissions: LocalAdmissions::default() };
+            self.disks.lock()[node].get_or_insert(new);
+        }
+        let disk = self.disks.lock()[node].clone();
         let began = Nanos::from_secs(self.sim.with_rng(|rng| rng.below(100_000)));
         let skew = Nanos::new(scenario.clock_skew.get() * node as u64);
         let runtime = NodeRuntime::new(&self.sim, node, began, DATE.plus(skew));
@@ -161,7 +187,9 @@ impl World {
             },
             long_work_budget: scenario.budget,
             max_mirrored: 1_000,
-            max_denials: 64,
+            max_ahead: 64,
+            me: disk.as_ref().map(|disk| disk.me),
+            members: disk.as_ref().map_or_else(Vec::new, |disk| disk.members.clone()),
             ..ResilienceSettings::default()
         };
         let watch = Arc::new(EventRecorder {
@@ -173,6 +201,9 @@ impl World {
         });
         let wall = NodeClock { sim: self.sim.clone(), skew };
         let store = resilient_shards(shards.clone(), runtime.clone(), settings, watch);
+        if let Some(disk) = disk {
+            self.restore(&store, disk.admissions);
+        }
         let store = ReversedOrder { store, reversed: self.variant == Variant::WideFirst };
         let sim = self.sim.clone();
         let builder = Limiter::builder().policy(policy(scenario, self.variant)).secret(secret()).clock(wall);
@@ -198,6 +229,44 @@ impl World {
             Some(old) => *old = shards,
             None => node_shards.push(shards),
         }
+    }
+
+    fn restore(&self, store: &Resilient<ModelShards, NodeRuntime>, mut admissions: LocalAdmissions) {
+        match self.variant {
+            Variant::ForgetsShares => admissions.units.iter_mut().for_each(|of| of.shared = of.units),
+            Variant::ForgetsPermits => admissions.permits.clear(),
+            _ => {}
+        }
+        let rules = policy(&self.scenario, self.variant).rules;
+        let limit_of = |of: &PendingUnits| {
+            let rule = rules.rule(of.rule.as_str())?;
+            let limit = rule.limits(None, "").get(usize::from(of.rate))?.for_subject(of.subject.seed());
+            Some((limit, *rule.options()))
+        };
+        let options_of = |rule: &RuleName| rules.rule(rule.as_str()).map_or(RuleOptions::DEFAULT, |r| *r.options());
+        store.restore_local_admissions(&admissions, limit_of, options_of);
+    }
+
+    /// Ends a node and starts it again after a while, with what it has saved.
+    pub(crate) async fn restart(&self, node: usize, exit: NodeExit, down_for: Nanos) {
+        let Some(limiter) = self.nodes.lock()[node].take() else {
+            return;
+        };
+        while exit == NodeExit::Clean && self.in_flight.lock()[node] > 0 {
+            self.sim.sleep(Nanos::from_millis(1)).await;
+        }
+        if let Some(disk) = &mut self.disks.lock()[node] {
+            let store = &limiter.store().store;
+            disk.admissions = store.local_admissions();
+            let members = store.members();
+            if !members.is_empty() {
+                disk.members = members;
+            }
+        }
+        drop(limiter);
+        self.kill(node);
+        self.sim.sleep(down_for).await;
+        self.start(node);
     }
 
     /// Kills a node with all its tasks.

@@ -5,7 +5,7 @@ mod testbed;
 
 use testbed::{MS, ShardLimit, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
-use tidegate_core::store::{ChargeSet, Outcome, Role, RuleOptions, Source, Store};
+use tidegate_core::store::{ChargeSet, Counters, Outcome, Role, RuleOptions, Source};
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
 

@@ -11,8 +11,8 @@ use tidegate::rules::{SourceFile, parse};
 use tidegate::{DecisionKind, Limiter, Policy, Request, Secret};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome, Refund, Refunded,
-    Role, RuleOptions, Source, Store,
+    Charge, ChargeSet, Counters, Durability, FailureCause, FailureKind, OnStoreFailure, OnStoreLate, Outcome, Refund,
+    Refunded, Role, RuleOptions, Source, Store,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tidegate::resilience::{ResilienceSettings, Resilient, resilient};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Counting, Outcome, Role, RuleOptions, Source, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, Outcome, Role, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;

@@ -5,7 +5,7 @@
 mod testbed;
 
 use testbed::{MS, ShardLimit, ShardedTestbed};
-use tidegate_core::store::{Outcome, Reserve, Settle, Settled, Source, Store, StoreError, Used};
+use tidegate_core::store::{Outcome, Reservations, Reserve, Settle, Settled, Source, StoreError, Used};
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
 

@@ -61,6 +61,12 @@ fn every_seed_of_late_replies_keeps_every_promise() {
     check(ScenarioKind::LateReplies, 400);
 }
 
+/// Each outage after a restart once had a fresh share, and fresh permits.
+#[test]
+fn every_seed_of_outages_with_restarts_keeps_every_promise() {
+    check(ScenarioKind::Restarts, 450);
+}
+
 /// The connection is refused for a moment, a request is admitted without the store, and the late charge of an
 /// earlier request pays for it. The store counts that unit from the earlier charge on.
 #[test]

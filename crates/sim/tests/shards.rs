@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use testbed::{DATE, MS, SHARDS, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
-use tidegate_core::store::{ChargeSet, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store};
+use tidegate_core::store::{
+    ChargeSet, Counters, Degraded, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store,
+};
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
 
@@ -247,9 +249,26 @@ fn a_rule_that_denies_without_its_shard_charges_no_other_shard() {
     setup.set_conditions(0, DOWN);
     let denied = setup.charge(&setup.set(&[(&own, 1), (&all, 1)]));
     assert!(!denied.admitted && denied.source == Source::Fallback);
+    assert_eq!(denied.degraded, Some(Degraded::DeniedByPolicy { charge: 0 }));
+    let denied = setup.charge(&setup.set(&[(&all, 1), (&own, 1)]));
+    assert_eq!(denied.degraded, Some(Degraded::DeniedByPolicy { charge: 1 }), "its position in the whole set");
     setup.pass(MS(5));
     assert_eq!(setup.used_units(&all), 0);
     assert!(setup.charge(&setup.set(&[(&all, 1)])).admitted);
+}
+
+/// The limit of the shard that works is exhausted. The rule of the other shard has no part in the denial.
+#[test]
+fn a_denial_by_a_working_shard_is_none_by_policy() {
+    let setup = ShardedTestbed::new();
+    let strict = RuleOptions { on_failure: OnStoreFailure::Deny, specificity: 0, ..RuleOptions::DEFAULT };
+    let (own, all) = (setup.limit(0, 10, 1), setup.with(1, 1, Role::Enforce, strict));
+    let set = setup.set(&[(&own, 1), (&all, 1)]);
+    assert_eq!(setup.charge(&set).degraded, None);
+    setup.set_conditions(0, DOWN);
+    let denied = setup.charge(&set);
+    assert!(!denied.admitted && denied.readings[0].verdict.allows());
+    assert_eq!(denied.degraded, Some(Degraded::StoreUnavailable));
 }
 
 /// A flood of requests that their own limits deny, from ever new subjects so that no cache helps, while other

@@ -67,6 +67,22 @@ fn check_in(scenario: fn(u64, SimFault) -> Scenario, variant: Variant, faults: &
     panic!("{variant:?} was not found by `{promise}` in {SEEDS} seeds; found instead: {first:?}");
 }
 
+/// The same with restarts of nodes between outages.
+#[track_caller]
+fn check_restarts(variant: Variant, promise: &str) {
+    check_in(|seed, _| Scenario::restarts(seed), variant, &[SimFault::OutagesAndRestarts], promise);
+}
+
+#[test]
+fn a_share_that_is_forgotten_by_a_restart() {
+    check_restarts(Variant::ForgetsShares, "nodes without the store admit at most their shares");
+}
+
+#[test]
+fn permits_that_are_forgotten_by_a_restart() {
+    check_restarts(Variant::ForgetsPermits, "at most the limit plus the shares hold permits");
+}
+
 #[test]
 fn a_write_back_that_includes_restored_units() {
     let faults = [SimFault::Kill, SimFault::Hang];

@@ -2,6 +2,9 @@
 //! were moved from a store that had lost some: they must not be trusted, not even once.
 
 mod common;
+#[macro_use]
+#[path = "common/delegate.rs"]
+mod delegate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +16,9 @@ use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient}
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    ChargeSet, Epoch, HashSlot, Heartbeat, Outcome, Probe, ShardId, Shards, Source, Store, StoreResult, StoreStatus,
+    ChargeSet, Counters, Epoch, HashSlot, Heartbeat, Outcome, Permits, Probe, Reservations, ShardId, Shards, Source,
+    Store, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -40,8 +43,8 @@ impl FailoverStore {
     }
 }
 
-impl Store for FailoverStore {
-    delegate_store!(self => self.present(); peek, refund, draw, force, reserve, settle, restore, acquire, renew, release, inspect, reset);
+impl Counters for FailoverStore {
+    delegate!(self => self.present(); peek, refund, draw, force, restore, inspect, reset);
 
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let reply = self.present().charge(set).await;
@@ -53,9 +56,17 @@ impl Store for FailoverStore {
         reply
     }
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         self.present().charge_each(sets).await
     }
+}
+
+impl Permits for FailoverStore {
+    delegate!(self => self.present(); acquire, renew, release);
+}
+
+impl Reservations for FailoverStore {
+    delegate!(self => self.present(); reserve, settle);
 }
 
 impl Probe for FailoverStore {

@@ -100,6 +100,7 @@ impl CounterModel {
             readings: readings.map(|(c, verdict)| self.reading(c, *verdict, now)).collect(),
             at: now,
             source: Source::Exact,
+            degraded: None,
             clock_stepped: false,
         }
     }

@@ -1,6 +1,10 @@
 //! The whole stack on real threads, around a store that fails and recovers: every request is decided, and no more is
 //! admitted than the limit and the share. No claim here depends on speed.
 
+#[macro_use]
+#[path = "common/delegate.rs"]
+mod delegate;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,10 +14,9 @@ use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Heartbeat, LeaseReply, Outcome, Probe, Refund, Refunded, Reserve, Restore, Role,
-    RuleOptions, Settle, Settled, ShardId, Shards, Store, StoreError, StoreResult, StoreStatus,
+    Charge, ChargeSet, Counters, Epoch, Heartbeat, LeaseReply, Outcome, Permits, Probe, Refund, Refunded, Reservations,
+    Reserve, Restore, Role, RuleOptions, Settle, Settled, ShardId, Shards, StoreError, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
@@ -34,7 +37,7 @@ impl FlakyStore {
     }
 }
 
-impl Store for FlakyStore {
+impl Counters for FlakyStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         tokio::task::yield_now().await;
         self.here(())?;
@@ -59,6 +62,19 @@ impl Store for FlakyStore {
         self.memory.force(set).await
     }
 
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        self.here(())?;
+        self.memory.restore(restores).await
+    }
+
+    delegate!(self => self.memory; inspect, reset);
+}
+
+impl Permits for FlakyStore {
+    delegate!(self => self.memory; acquire, renew, release);
+}
+
+impl Reservations for FlakyStore {
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         self.here(())?;
         self.memory.reserve(reserve).await
@@ -68,13 +84,6 @@ impl Store for FlakyStore {
         self.here(())?;
         self.memory.settle(settle).await
     }
-
-    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
-        self.here(())?;
-        self.memory.restore(restores).await
-    }
-
-    delegate_store!(self => self.memory; acquire, renew, release, inspect, reset);
 }
 
 impl Probe for FlakyStore {

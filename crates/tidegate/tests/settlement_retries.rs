@@ -1,6 +1,9 @@
 //! Unsettled reservations, on a store of which one shard does not reply.
 
 mod common;
+#[macro_use]
+#[path = "common/delegate.rs"]
+mod delegate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,8 +13,7 @@ use tidegate::clock::ManualClock;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::units::{Cost, Nanos};
 use tidegate::{Actual, Limiter, Policy, Secret, Settlement};
-use tidegate_core::delegate_store;
-use tidegate_core::store::{Settle, Settled, Store, StoreError, StoreResult};
+use tidegate_core::store::{Counters, Permits, Reservations, Settle, Settled, StoreError, StoreResult};
 
 const MINUTE: Nanos = Nanos::from_secs(60);
 /// Estimates of this size are in the shard that can be away.
@@ -25,8 +27,16 @@ struct HalfAvailableStore {
     max_in_flight: AtomicUsize,
 }
 
-impl Store for HalfAvailableStore {
-    delegate_store!(self => self.memory; charge, peek, refund, draw, force, reserve, restore, acquire, renew, release, inspect, reset);
+impl Counters for HalfAvailableStore {
+    delegate!(self => self.memory; charge, peek, refund, draw, force, restore, inspect, reset);
+}
+
+impl Permits for HalfAvailableStore {
+    delegate!(self => self.memory; acquire, renew, release);
+}
+
+impl Reservations for HalfAvailableStore {
+    delegate!(self => self.memory; reserve);
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let in_flight = 1 + self.in_flight.fetch_add(1, Ordering::Relaxed);

@@ -1,6 +1,9 @@
 //! A store that breaks the contract of one reply per set: no request of a batch disappears.
 
 mod common;
+#[macro_use]
+#[path = "common/delegate.rs"]
+mod delegate;
 
 use std::sync::Arc;
 
@@ -10,9 +13,9 @@ use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Policy, Secret};
-use tidegate_core::delegate_store;
 use tidegate_core::store::{
-    ChargeSet, Epoch, Heartbeat, Outcome, Probe, ShardId, Shards, Store, StoreResult, StoreStatus,
+    ChargeSet, Counters, Epoch, Heartbeat, Outcome, Permits, Probe, Reservations, ShardId, Shards, Store, StoreResult,
+    StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -33,10 +36,10 @@ impl MiscountingStore {
     }
 }
 
-impl Store for MiscountingStore {
-    delegate_store!(self => self.memory; charge, peek, refund, draw, force, reserve, settle, restore, acquire, renew, release, inspect, reset);
+impl Counters for MiscountingStore {
+    delegate!(self => self.memory; charge, peek, refund, draw, force, restore, inspect, reset);
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let replies = sets.len().saturating_add_signed(self.off_by);
         let mut all = Vec::new();
         for i in 0..replies {
@@ -44,6 +47,14 @@ impl Store for MiscountingStore {
         }
         all
     }
+}
+
+impl Permits for MiscountingStore {
+    delegate!(self => self.memory; acquire, renew, release);
+}
+
+impl Reservations for MiscountingStore {
+    delegate!(self => self.memory; reserve, settle);
 }
 
 impl Probe for MiscountingStore {

@@ -94,14 +94,16 @@ impl fmt::Display for FailureKind {
 pub struct FailureCause {
     /// The kind.
     pub kind: FailureKind,
-    /// What happened, and the remedy if one is known.
+    /// What happened, and the remedy if one is known, in one line.
     pub text: Arc<str>,
 }
 
 impl FailureCause {
-    /// A cause of `kind`.
+    /// A cause of `kind`. The error of a parser may have several lines; the text of a cause is one.
     pub fn new(kind: FailureKind, text: impl Into<Arc<str>>) -> Self {
-        let text = text.into();
+        let text: Arc<str> = text.into();
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let text = if lines.len() > 1 { lines.join(", ").into() } else { text };
         FailureCause { kind, text }
     }
 
@@ -117,5 +119,21 @@ impl FailureCause {
 impl fmt::Display for FailureCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parser of replies reports where it stopped on a line of its own, and a log line was several.
+    #[test]
+    fn a_cause_is_one_line() {
+        let cause = |text: &str| FailureCause::new(FailureKind::Protocol, text).text;
+        assert_eq!(
+            &*cause("Parse error at 3\nUnexpected `x`\n\n  Expected `+`\n"),
+            "Parse error at 3, Unexpected `x`, Expected `+`"
+        );
+        assert_eq!(&*cause("connection refused"), "connection refused");
     }
 }

@@ -9,7 +9,7 @@ use super::decision::{Decision, DecisionKind, LimitReport};
 use super::plan::ChargePlan;
 use crate::language::{ListDecision, RuleSet};
 use tidegate_core::algorithms::{Retry, Verdict};
-use tidegate_core::store::{Charge, OnStoreFailure, Outcome, Role, Source};
+use tidegate_core::store::{Degraded, Outcome, Role, Source};
 use tidegate_core::units::Nanos;
 
 /// Whether the decision charged anything.
@@ -63,8 +63,13 @@ pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, cha
     // Built in place: they are most of a decision.
     let reports = &mut decision.reports;
     let charges = plan.set.charges.iter().zip(&plan.origins);
+    let denied_by_policy = match outcome.degraded {
+        Some(Degraded::DeniedByPolicy { charge }) => plan.origins.get(usize::from(charge)).map(|origin| origin.rule),
+        _ => None,
+    };
     for ((charge, origin), reading) in charges.zip(&outcome.readings) {
         reports.push(LimitReport {
+            is_denied_by_policy: denied_by_policy == Some(origin.rule),
             origin: *origin,
             role: charge.role,
             subject: charge.subject,
@@ -77,23 +82,13 @@ pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, cha
     }
     decision.kind = if outcome.admitted {
         admitted(reports, soft_delay(&decision.rules, plan, outcome, charged_as))
-    } else if is_denied_without_store(plan, outcome) {
+    } else if denied_by_policy.is_some() {
         DecisionKind::Unavailable
     } else {
         DecisionKind::Deny(retry(reports))
     };
     decision.binding = binding(reports, outcome.admitted);
     decision
-}
-
-/// Whether a rule with `on_store_failure: deny` denied because its store failed.
-fn is_denied_without_store(plan: &ChargePlan<'_>, outcome: &Outcome) -> bool {
-    let denies_without_store =
-        |charge: &Charge<'_>| charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny;
-    // In a store with shards, the shard of another rule may have decided.
-    let mut charges = plan.set.charges.iter().zip(&outcome.readings);
-    let denied = charges.any(|(charge, reading)| denies_without_store(charge) && !reading.verdict.allows());
-    outcome.source == Source::Fallback && denied
 }
 
 /// The longest delay of the soft limits, as far as the caller can wait: the request is within every limit, and is
@@ -148,7 +143,7 @@ fn retry_of(report: &LimitReport) -> Option<Retry> {
     }
 }
 
-/// The binding limit. If denied: the violated limit with the longest wait. If admitted: the limit with room for the
+/// The binding limit. If denied: a limit denied by policy, or else the violated limit with the longest wait. If admitted: the limit with room for the
 /// fewest more requests of this cost; among equals, the one with the longest wait for more. A quota without room did
 /// not decide.
 pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> {
@@ -163,8 +158,8 @@ pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> 
             .map(|(i, _)| i)
     } else {
         enforced(reports)
-            .filter_map(|(i, report)| Some((i, retry_of(report)?)))
-            .max_by_key(|(i, retry)| (*retry, Reverse(*i)))
+            .filter(|(_, report)| !report.allows())
+            .max_by_key(|(i, report)| (report.is_denied_by_policy, retry_of(report), Reverse(*i)))
             .map(|(i, _)| i)
     }
 }

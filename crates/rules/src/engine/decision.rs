@@ -38,6 +38,14 @@ pub(super) struct LimitReport {
     pub(super) subject: Fingerprint,
     pub(super) cost: Cost,
     pub(super) reading: LimitReading,
+    /// Its rule denies because the store is unavailable, whatever the reading.
+    pub(super) is_denied_by_policy: bool,
+}
+
+impl LimitReport {
+    pub(super) fn allows(&self) -> bool {
+        self.reading.verdict.allows() && !self.is_denied_by_policy
+    }
 }
 
 /// A limit that came with a request.
@@ -91,6 +99,8 @@ pub struct LimitView<'d> {
     pub cost: Cost,
     /// Its verdict and figures.
     pub reading: LimitReading,
+    /// Whether it admits the request: its cost fits, and its rule does not deny because the store is unavailable.
+    pub allows: bool,
 }
 
 impl Decision {
@@ -229,6 +239,7 @@ impl Decision {
             subject: report.subject,
             cost: report.cost,
             reading: report.reading,
+            allows: report.allows(),
         }
     }
 }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::SourceFile;
-use super::access_list_reader;
-use super::access_lists::AccessList;
+use super::access_lists::{self, AccessList};
 use super::calendar::Calendar;
 use super::descriptors::{self, DomainConfig};
 use super::diagnostics::RuleErrors;
@@ -15,14 +13,14 @@ use super::fields::{MappingFields, Reporter};
 use super::index::RuleIndex;
 use super::match_reader::MatchReader;
 use super::names::{AttributeNames, UnitNames};
-use super::parse_options::ParseOptions;
-use super::rates_reader::RatesReader;
+use super::rates::RatesReader;
 use super::replaces;
 use super::rule::{Rule, RuleKind};
 use super::rule_reader::{ParsedRules, RuleReader};
 use super::rule_set::RuleSet;
 use super::top_level::{self, Defaults, GlobalSettings, TopLevelFields};
 use super::yaml::{Children, Document, YamlNode, YamlValue};
+use super::{ParseOptions, SourceFile};
 
 /// One file, parsed as YAML, and its top-level fields.
 struct ParsedFile<'d> {
@@ -168,7 +166,7 @@ fn compile_files(
         read_rules(&file.top, &mut reader, &mut parsed, report);
         for (field, node, list) in [("allow", file.top.allow, &mut allow), ("block", file.top.block, &mut block)] {
             if let Some(node) = node {
-                access_list_reader::read(field, node, identity.ipv6_prefix, list, report);
+                access_lists::read(field, node, identity.ipv6_prefix, list, report);
             }
         }
     }
@@ -216,19 +214,12 @@ fn read_rules<'d>(
 }
 
 fn rule_nodes<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Children<'d>> {
-    match node.kind() {
-        YamlValue::List(rules) => Some(rules),
-        kind => {
-            let found = match kind {
-                YamlValue::Map(_) => "a mapping",
-                YamlValue::Text(_) => "a text",
-                _ => "nothing",
-            };
-            let message = format!("has {found} for `rules`; write a list, or [] if nothing is limited");
-            report.error(node.line(), message);
-            None
-        }
+    if let YamlValue::List(rules) = node.kind() {
+        return Some(rules);
     }
+    let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
+    report.error(node.line(), message);
+    None
 }
 
 fn name_rules(rules: &[Rule], errors: &mut RuleErrors) -> FxHashMap<Box<str>, u32> {

@@ -25,6 +25,19 @@ impl Match {
         self.all.iter().all(|condition| condition.matches(request))
             && !self.none.iter().any(|condition| condition.matches(request))
     }
+
+    /// Every condition, of `not` too.
+    pub(crate) fn conditions(&self) -> impl Iterator<Item = &Condition> {
+        self.all.iter().chain(&self.none)
+    }
+
+    /// The texts and patterns that conditions on the attribute `name` have.
+    pub(crate) fn texts(&self, name: &str) -> impl Iterator<Item = &TextMatcher> {
+        self.conditions().filter_map(move |condition| match &condition.matcher {
+            AttributeMatcher::Texts(texts) if condition.attribute.name() == name => Some(texts),
+            _ => None,
+        })
+    }
 }
 
 /// One attribute and its accepted values.

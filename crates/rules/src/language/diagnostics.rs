@@ -13,7 +13,7 @@ pub(crate) use tidegate_core::rate::quoted;
 const MAX_REPORTED: usize = 1_000;
 
 /// A location in the rules. Prints as `rules.yaml:14`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceLocation {
     /// Name of the file as passed to the parser.
     pub file: Arc<str>,

@@ -198,7 +198,7 @@ impl fmt::Display for RuleView {
             return Ok(());
         }
         if self.mode == Mode::Shadow {
-            f.write_str(", but only watches (mode: shadow)")?;
+            f.write_str(", but only in shadow mode")?;
         }
         write!(f, "\n  counted for: {}", SubjectDisplay(&self.subject))?;
         if self.rates.is_empty() {

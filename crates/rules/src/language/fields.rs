@@ -1,8 +1,11 @@
-//! The fields of a mapping as a struct of optional nodes. An unknown or repeated field is an error.
+//! The fields of a mapping as a struct of optional nodes, and fields whose value is one of a few words or a duration.
+//! An unknown or repeated field is an error.
 
 use super::diagnostics::{RuleError, RuleErrors, SourceLocation, Warning, quoted};
 use super::yaml::{YamlNode, YamlValue};
 use std::sync::Arc;
+use tidegate_core::rate::parse_positive_duration;
+use tidegate_core::units::Nanos;
 
 /// Collects errors and warnings about one file, and about one rule within it.
 pub(crate) struct Reporter<'r> {
@@ -32,14 +35,11 @@ impl Reporter<'_> {
 
     /// The text of a field, or an error that says what is `expected`.
     pub(crate) fn text<'d>(&mut self, field: &str, node: YamlNode<'d>, expected: &str) -> Option<&'d str> {
-        let found = match node.kind() {
-            YamlValue::Text(text) => return Some(text),
-            YamlValue::Null => "nothing",
-            YamlValue::List(_) => "a list",
-            YamlValue::Map(_) => "a mapping",
-        };
-        self.error(node.line(), format!("has {found} for `{field}`; write {expected}"));
-        None
+        let text = node.text();
+        if text.is_none() {
+            self.error(node.line(), format!("has {} for `{field}`; write {expected}", node.describe()));
+        }
+        text
     }
 
     /// A text, or a list of texts, each with its line. Anything else is an error.
@@ -80,13 +80,8 @@ pub(crate) trait MappingFields<'d>: Default {
     /// where the name of a rule precedes the message.
     fn read(node: YamlNode<'d>, what: &str, report: &mut Reporter<'_>) -> Option<Self> {
         let YamlValue::Map(pairs) = node.kind() else {
-            let found = match node.kind() {
-                YamlValue::Text(text) => quoted(text),
-                YamlValue::List(_) => "a list".to_owned(),
-                _ => "nothing".to_owned(),
-            };
             let example = Self::KNOWN.first().unwrap_or(&"name");
-            let message = format!("{what} is {found}; write fields such as `{example}: ...`");
+            let message = format!("{what} is {}; write fields such as `{example}: ...`", node.describe());
             report.error(node.line(), message);
             return None;
         };
@@ -128,16 +123,59 @@ macro_rules! mapping_fields {
 }
 pub(crate) use mapping_fields;
 
+/// A field whose value is one of a few words.
+pub(crate) struct Choices<T: 'static> {
+    pub(crate) field: &'static str,
+    pub(crate) words: &'static [(&'static str, T)],
+}
+
+impl<T: Copy> Choices<T> {
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        self.words.iter().map(|(name, _)| *name).collect()
+    }
+
+    /// The value of the field. `None` if it is absent or unknown.
+    pub(crate) fn read(&self, node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Option<T> {
+        let (node, names) = (node?, self.names());
+        let text = report.text(self.field, node, &names.join(" or "))?;
+        let known = self.words.iter().find(|(name, _)| *name == text);
+        if known.is_none() {
+            report.error(node.line(), unknown_value(self.field, text, &names));
+        }
+        known.map(|(_, value)| *value)
+    }
+}
+
+pub(crate) fn unknown_value(field: &str, text: &str, known: &[&str]) -> String {
+    format!("has {field} {}, which is unknown; {}", quoted(text), what_to_write(closest_name(text, known), known))
+}
+
+/// The advice for an unknown name: the known one that is probably meant, or all of them.
+pub(crate) fn what_to_write(near: Option<&str>, known: &[&str]) -> String {
+    match near {
+        Some(near) => format!("write `{near}`?"),
+        None => format!("write one of {}", known.join(", ")),
+    }
+}
+
+pub(crate) fn read_duration(node: Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> Option<Nanos> {
+    let node = node?;
+    let text = report.text(field, node, "a duration such as 250ms")?;
+    let span = parse_positive_duration(text);
+    if span.is_err() {
+        let message =
+            format!("has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example", quoted(text));
+        report.error(node.line(), message);
+    }
+    span.ok()
+}
+
 fn unknown_field(what: &str, name: &str, known: &[&str]) -> String {
     let found = format!("{what}has the unknown field {}", quoted(name));
     match name {
-        "burst" => return format!("{found}; write it behind the rate: `100/minute burst 20`"),
-        "<<" => return format!("{found}; fields cannot be merged in, write them out"),
-        _ => {}
-    }
-    match closest_name(name, known) {
-        Some(near) => format!("{found}; write `{near}`?"),
-        None => format!("{found}; write one of {}", known.join(", ")),
+        "burst" => format!("{found}; write it behind the rate: `100/minute burst 20`"),
+        "<<" => format!("{found}; fields cannot be merged in, write them out"),
+        _ => format!("{found}; {}", what_to_write(closest_name(name, known), known)),
     }
 }
 

@@ -9,11 +9,11 @@ mod names;
 mod tiers;
 mod unreachable_rules;
 
-use super::condition::{Attribute, AttributeMatcher};
 use super::diagnostics::{SourceLocation, Warning, quoted};
-use super::rule::{By, IfMissing, Mode, Rates, Rule, RuleKind};
+use super::rule::{By, IfMissing, Mode, Rates, Rule};
 use super::rule_set::RuleSet;
-use super::{methods, values};
+use super::values::{self, methods};
+use crate::request::HEADER_PREFIX;
 use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};
 use tidegate_core::units::Nanos;
@@ -22,9 +22,8 @@ use tidegate_core::units::Nanos;
 pub fn lint(set: &RuleSet) -> Vec<Warning> {
     let mut warnings = set.warnings.clone();
     check_set(set, &mut warnings);
-    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
-    let guarded = set.rules().iter().filter(native).any(limits_addresses);
-    for rule in set.rules().iter().filter(native) {
+    let guarded = set.native_rules().any(limits_addresses);
+    for rule in set.native_rules() {
         let mut warn = |message: String| warnings.push(warning(rule, message));
         login_by_fixed_window(rule, &mut warn);
         large_log(rule, &mut warn);
@@ -32,6 +31,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         small_burst(rule, &mut warn);
         redundant_rate(rule, &mut warn);
         client_chosen_subject(rule, guarded, &mut warn);
+        client_chosen_exemption(rule, &mut warn);
         unverified_keys(rule, set, &mut warn);
         named_keys(rule, set, &mut warn);
         ineffective_fields(rule, &mut warn);
@@ -215,6 +215,31 @@ fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(Strin
     }
 }
 
+/// Warns about an unlimited rule that replaces others for every client that sends a header, or leaves it out.
+fn client_chosen_exemption(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if !is_unlimited(rule) || rule.replaces.is_empty() || rule.mode != Mode::Enforce {
+        return;
+    }
+    let mut conditions = rule.matching.all.iter().map(|condition| condition.attribute.name());
+    // What the request is for does not show whom it is from.
+    let is_chosen = |name: &str| {
+        name.starts_with(HEADER_PREFIX) || matches!(name, "path" | "raw_path" | "method" | "host" | "domain")
+    };
+    let names = rule.matching.conditions().map(|condition| condition.attribute.name());
+    let header = names.into_iter().find(|name| name.starts_with(HEADER_PREFIX));
+    if let Some(header) = header.filter(|_| conditions.all(is_chosen)) {
+        warn(format!(
+            "is unlimited and depends on {header}, which clients choose themselves, so that every client can avoid the \
+             rules that it replaces; match ip or api_key, unless the value is a secret"
+        ));
+    }
+}
+
+/// Whether a rule limits nothing for anybody.
+fn is_unlimited(rule: &Rule) -> bool {
+    rule.rates.len() == 1 && rule.rates[0].limits.is_empty() && rule.concurrent.is_none()
+}
+
 /// Whether a rule limits one address, or all clients together.
 fn limits_addresses(rule: &Rule) -> bool {
     let by_address = *rule.by == By::Global || rule.by.names().eq(["ip"]);
@@ -236,11 +261,7 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_some() {
         return;
     }
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute == Attribute::ApiKey) {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
+    for texts in rule.matching.texts("api_key") {
         if let Some(glob) = texts.globs.iter().find(|glob| !glob.matches_everything()) {
             warn(format!(
                 "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
@@ -251,14 +272,9 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
 }
 
 fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions.filter(|condition| condition.attribute.name() == "method") {
-        let AttributeMatcher::Texts(texts) = &condition.matcher else {
-            continue;
-        };
-        for method in texts.literals.iter().filter(|text| !methods::is_known(text)) {
-            warn(format!("matches {}", values::unregistered_method(method)));
-        }
+    let literals = rule.matching.texts("method").flat_map(|texts| &texts.literals);
+    for method in literals.filter(|text| !methods::is_known(text)) {
+        warn(format!("matches {}", values::unregistered_method(method)));
     }
 }
 
@@ -273,8 +289,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
              24h, weeks as 168h and months as 720h, or remove it"
         ));
     }
-    let unlimited = rule.rates.len() == 1 && rule.rates[0].limits.is_empty();
-    if unlimited && rule.concurrent.is_none() && rule.replaces.is_empty() {
+    if is_unlimited(rule) && rule.replaces.is_empty() {
         warn("is unlimited and replaces nothing, so that it has no effect; remove it".to_owned());
     }
 }

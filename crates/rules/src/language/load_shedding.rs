@@ -6,8 +6,7 @@
 use std::fmt;
 
 use super::diagnostics::quoted;
-use super::fields::{MappingFields, Reporter, mapping_fields};
-use super::scalar_fields::{FLAGS, read_duration};
+use super::fields::{MappingFields, Reporter, mapping_fields, read_duration};
 use super::yaml::{YamlNode, YamlValue};
 use crate::request::Priority;
 use tidegate_core::algorithms::Algorithm;
@@ -130,12 +129,11 @@ const EXPECTED_CEILINGS: &str = "true, or parts of the limit such as { sheddable
 pub(crate) fn read_ceilings(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<PriorityCeilings> {
     if !matches!(node.kind(), YamlValue::Map(_)) {
         let text = report.text("priority", node, EXPECTED_CEILINGS)?;
-        let flag = FLAGS.iter().find(|(name, _)| *name == text);
-        if flag.is_none() {
+        if !matches!(text, "true" | "false") {
             let message = format!("has priority {}, which sets no ceilings; write {EXPECTED_CEILINGS}", quoted(text));
             report.error(node.line(), message);
         }
-        return flag.and_then(|(_, on)| on.then(PriorityCeilings::default));
+        return (text == "true").then(PriorityCeilings::default);
     }
     let fields = CeilingFields::read(node, "has a `priority` that", report)?;
     let defaults = PriorityCeilings::default();
@@ -209,7 +207,7 @@ pub(crate) fn read_soft_limit(
         let message = "has `soft` without a `max_delay`; write one such as { max_delay: 1s }";
         report.error(node.line(), message);
     }
-    let max_delay = read_duration(&fields.max_delay, "soft max_delay", report)?;
+    let max_delay = read_duration(fields.max_delay, "soft max_delay", report)?;
     if max_delay > MAX_SOFT_DELAY {
         let message = format!("has soft max_delay {max_delay}, which is above the maximum of 1h; write 1h or less");
         report.error(node.line(), message);

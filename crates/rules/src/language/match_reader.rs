@@ -2,13 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::cidr::parse_client_net;
 use super::condition::{Attribute, AttributeMatcher, Condition, Match, NetMatcher, TextMatcher};
 use super::diagnostics::quoted;
 use super::fields::Reporter;
 use super::glob::Glob;
 use super::names::AttributeNames;
-use super::values;
+use super::values::{self, networks::parse_client_net};
 use super::yaml::{Pairs, YamlNode, YamlValue};
 use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
@@ -102,22 +101,15 @@ impl MatchReader<'_> {
 }
 
 fn read_mapping<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Pairs<'d>> {
-    match node.kind() {
-        YamlValue::Map(pairs) => Some(pairs),
-        kind => {
-            let found = match kind {
-                YamlValue::Text(text) => quoted(text),
-                YamlValue::List(_) => "a list".to_owned(),
-                _ => "nothing".to_owned(),
-            };
-            let message = format!(
-                "has {found} for `{field}`; write attributes and values, such as \
-                 {{ path: /login, method: POST }}"
-            );
-            report.error(node.line(), message);
-            None
-        }
+    if let YamlValue::Map(pairs) = node.kind() {
+        return Some(pairs);
     }
+    let message = format!(
+        "has {} for `{field}`; write attributes and values, such as {{ path: /login, method: POST }}",
+        node.describe()
+    );
+    report.error(node.line(), message);
+    None
 }
 
 /// The texts and patterns of an attribute, in the normal form that requests have.

@@ -5,44 +5,32 @@
 //! Invariant: a set never changes; a reload makes another. Nothing here reads a file or a clock, knows a store, or
 //! decides a request. `docs/rules.md` describes the language.
 
-mod access_list_reader;
 mod access_lists;
 mod algorithm_profile;
-mod attribute_case;
-mod attribute_usage;
+mod attributes;
 mod calendar;
-mod cidr;
 mod compile;
-mod concurrency;
 mod condition;
-mod counting;
 mod descriptors;
 mod diagnostics;
 mod diff;
-mod durability;
 mod explain;
 mod fields;
-mod free_text;
 mod glob;
 mod headers;
-mod hosts;
 mod index;
 mod lint;
 mod load_shedding;
 mod match_reader;
-mod methods;
 mod names;
 mod net_map;
 mod override_reader;
-mod parse_options;
-mod paths;
-mod rate;
-mod rates_reader;
+mod rates;
 mod replaces;
 mod rule;
+mod rule_options;
 mod rule_reader;
 mod rule_set;
-mod scalar_fields;
 mod schema;
 mod subject;
 mod top_level;
@@ -52,8 +40,7 @@ mod yaml_errors;
 
 pub use access_lists::{ListDecision, ListEntry};
 pub use algorithm_profile::AlgorithmProfile;
-pub use attribute_case::{AttributeCaseError, may_have_case_mismatch};
-pub use concurrency::Concurrency;
+pub use attributes::{AttributeCaseError, may_have_case_mismatch};
 pub use descriptors::{ConfigDump, DescriptorConfig, DomainConfig, LimitConfig, stat_name};
 pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
 pub use diff::{LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits};
@@ -62,9 +49,9 @@ pub use explain::{
 };
 pub use lint::{lint, lint_with_keys};
 pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
-pub use names::{find_within_one_edit as within_one_letter, suggest_name};
-pub use parse_options::ParseOptions;
+pub use names::{find_within_one_edit, suggest_name};
 pub use rule::{Alternatives, By, IfMissing, Mode, Purpose, RateClass, Rates, Rule, RuleKind};
+pub use rule_options::Concurrency;
 pub use rule_set::{Identity, RuleSet, UnknownUnitError};
 pub use schema::schema;
 pub use tidegate_core::rate::{PerWindow, Rate, RateError, parse_duration, parse_rate};
@@ -75,6 +62,7 @@ pub(crate) use subject::{SubjectValue, subject_text, subject_value};
 
 pub use crate::envoy::Metadata;
 pub use crate::request::Priority;
+use std::sync::Arc;
 use tidegate_core::store::Capabilities;
 
 /// A rules file: its name as errors show it, and its text.
@@ -84,6 +72,23 @@ pub struct SourceFile<'a> {
     pub name: &'a str,
     /// Content of the file.
     pub text: &'a str,
+}
+
+/// Options of parsing. If converted from a store's [`Capabilities`], all others have their defaults.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseOptions {
+    /// Capabilities of the store that holds the counts.
+    pub store: Capabilities,
+    /// Whether several files may have descriptors of one domain. The reference service rejects that by default.
+    pub merge_domains: bool,
+    /// Prefix that keeps the counters of descriptors apart from others in the same store; empty for none.
+    pub prefix: Arc<str>,
+}
+
+impl From<Capabilities> for ParseOptions {
+    fn from(store: Capabilities) -> Self {
+        ParseOptions { store, merge_domains: false, prefix: Arc::default() }
+    }
 }
 
 /// Parses the rules of one file, or of all files of a folder together, for the memory store.

@@ -9,13 +9,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::cidr::ipv4_behind_nat64;
 use super::diagnostics::quoted;
 use super::glob::Glob;
 use super::match_reader::normal_text;
 use super::rule::{Alternatives, By};
-use super::subject::{push_value, split_values};
-use super::{methods, values};
+use super::subject::{push_value, split_subject};
+use super::values::networks::ipv4_behind_nat64;
+use super::values::{self, methods};
 use crate::request::{PRIORITY, normalize_method};
 
 /// The text that requests of this subject have, see `subject::subject_text`, or the error for it.
@@ -46,13 +46,6 @@ pub(super) fn warning(text: &str, by: &By) -> Option<String> {
     let values = split_subject(text, parts);
     let mut pairs = values.iter().zip(parts);
     pairs.find_map(|(value, names)| value_warning(value, names))
-}
-
-fn split_subject(text: &str, parts: &[Alternatives]) -> Vec<String> {
-    match parts.len() {
-        1 => vec![text.to_owned()],
-        _ => split_values(text),
-    }
 }
 
 /// One value of a subject: an address as clients have it after normalization, a path and the like in normal form.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::concurrency::Concurrency;
 use super::condition::{Attribute, Match};
 use super::diagnostics::SourceLocation;
 use super::load_shedding::{PriorityCeilings, SoftLimit};
+use super::rule_options::Concurrency;
 use super::subject::{SubjectValue, subject_value};
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::{Algorithm, Limit};
@@ -251,6 +251,12 @@ impl Rule {
     /// Effect of its verdict.
     pub fn mode(&self) -> Mode {
         self.mode
+    }
+
+    /// Every attribute that it matches or counts by.
+    pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
+        let matched = self.matching.conditions().map(|condition| condition.attribute.name());
+        matched.chain(self.by.names())
     }
 
     /// The unit that it counts, if not requests.

@@ -4,21 +4,14 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::concurrency;
-use super::counting::{self, CountingContext};
 use super::diagnostics::quoted;
-use super::durability;
-use super::fields::{MappingFields, Reporter, mapping_fields};
+use super::fields::{MappingFields, Reporter, mapping_fields, read_duration, unknown_value};
 use super::load_shedding;
 use super::match_reader::MatchReader;
 use super::names::{AttributeNames, GLOBAL, UnitNames};
-use super::rate::LimitOptions;
-use super::rates_reader::{CalendarRate, ParsedRuleRates, RatesReader};
+use super::rates::{CalendarRate, LimitOptions, ParsedRuleRates, RatesReader};
 use super::rule::{By, Rule, RuleKind};
-use super::scalar_fields::{
-    FLAGS, IF_MISSING, MODES, read_algorithm, read_choice, read_duration, read_on_store_failure, read_on_store_late,
-    unknown_value,
-};
+use super::rule_options::{self, CountingContext};
 use super::top_level::Defaults;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::{Algorithm, Precision};
@@ -110,20 +103,19 @@ impl<'d> RuleReader<'d, '_> {
                            `by: global` for everybody";
             report.error(node.line(), message);
         }
-        let own = fields.algorithm.map(|node| read_algorithm(node, report));
-        let own = match own {
-            Some(own) => Some(own?),
-            None => None,
-        };
+        let own = rule_options::ALGORITHM.read(fields.algorithm, report);
+        if fields.algorithm.is_some() && own.is_none() {
+            return None;
+        }
         let on_calendar = written.first_calendar_rate().filter(|_| self.has_timezone);
         let algorithm = match on_calendar {
             Some(rate) => calendar_algorithm(own, defaults.algorithm, rate, &written, report),
             None => own.unwrap_or_else(|| default_algorithm(defaults.algorithm, written.has_burst())),
         };
-        let durability = durability::read(fields.durability, defaults, self.store, node, report);
-        let precision = durability::precision(durability, self.store);
+        let durability = rule_options::read_durability(fields.durability, defaults, self.store, node, report);
+        let precision = rule_options::precision(durability, self.store);
         let context = CountingContext { algorithm, durability, store: self.store };
-        let counting_options = counting::read(fields.counting, context, report);
+        let counting_options = rule_options::read_counting(fields.counting, context, report);
         let ceilings = fields.priority.map(|node| load_shedding::read_ceilings(node, report));
         let soft = fields.soft.map(|node| load_shedding::read_soft_limit(node, algorithm, report));
         let limit_options = LimitOptions {
@@ -139,34 +131,31 @@ impl<'d> RuleReader<'d, '_> {
         let name = RuleName::new(name?);
         // Only for a rule that is added: the names refer to it by position.
         parsed.replaces.extend(replaces);
-        let on_failure = fields
-            .on_store_failure
-            .and_then(|node| read_on_store_failure(node, report))
-            .unwrap_or(defaults.on_store_failure);
+        let on_failure = rule_options::ON_STORE_FAILURE.read(fields.on_store_failure, report);
+        let on_failure = on_failure.unwrap_or(defaults.on_store_failure);
         parsed.rules.push(Rule {
             name,
             kind: RuleKind::Match,
             location,
             matching: matching.unwrap_or_default(),
             by: effective_by,
-            if_missing: read_choice(&fields.if_missing, "if_missing", &IF_MISSING, report),
-            mode: read_choice(&fields.mode, "mode", &MODES, report),
+            if_missing: rule_options::IF_MISSING.read(fields.if_missing, report).unwrap_or_default(),
+            mode: rule_options::MODE.read(fields.mode, report).unwrap_or_default(),
             unit: fields.unit.and_then(|node| self.read_unit(node, report)),
             options: RuleOptions {
                 on_failure,
-                on_late: fields
-                    .on_store_late
-                    .and_then(|node| read_on_store_late(node, report))
+                on_late: rule_options::ON_STORE_LATE
+                    .read(fields.on_store_late, report)
                     .or(defaults.on_store_late)
-                    .unwrap_or_else(|| durability::default_on_late(durability, on_failure)),
-                budget: read_duration(&fields.budget, "budget", report)
-                    .or_else(|| durability::default_budget(durability)),
+                    .unwrap_or_else(|| rule_options::default_on_late(durability, on_failure)),
+                budget: read_duration(fields.budget, "budget", report)
+                    .or_else(|| rule_options::default_budget(durability)),
                 durability,
                 counting: counting_options.counting,
                 specificity,
             },
             max_delay: limit_options.max_delay,
-            concurrent: fields.concurrent.and_then(|node| concurrency::read(node, report)),
+            concurrent: fields.concurrent.and_then(|node| rule_options::read_concurrency(node, report)),
             counts_only_permits: fields.concurrent.is_some() && fields.rate.is_none(),
             priority: limit_options.ceilings,
             soft: soft.flatten(),
@@ -336,9 +325,9 @@ fn read_limit_options(
     LimitOptions {
         algorithm,
         precision,
-        stagger: read_choice(&stagger, "stagger", &FLAGS, report),
-        guard: read_duration(&guard, "guard", report).unwrap_or_default(),
-        max_delay: read_duration(&max_delay, "max_delay", report),
+        stagger: rule_options::STAGGER.read(stagger, report).unwrap_or_default(),
+        guard: read_duration(guard, "guard", report).unwrap_or_default(),
+        max_delay: read_duration(max_delay, "max_delay", report),
         lease_duration: None,
         ceilings: None,
     }

@@ -11,7 +11,7 @@ use super::descriptors::{ConfigDump, Descriptors};
 use super::diagnostics::{SourceLocation, Warning};
 use super::index::RuleIndex;
 use super::names::{DeclaredNames, find_within_one_edit};
-use super::rule::{Purpose, Rule};
+use super::rule::{Purpose, Rule, RuleKind};
 use crate::request::Request;
 use tidegate_core::units::Nanos;
 
@@ -69,6 +69,11 @@ impl Default for Identity {
 }
 
 impl RuleSet {
+    /// The rules that match by attributes.
+    pub(crate) fn native_rules(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(|rule| rule.kind == RuleKind::Match)
+    }
+
     /// All rules, in file order: first those that match by attributes, then those of descriptors.
     pub fn rules(&self) -> &[Rule] {
         &self.rules

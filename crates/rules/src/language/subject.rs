@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::rule::{By, IfMissing, Rule};
+use super::rule::{Alternatives, By, IfMissing, Rule};
 use crate::request::{PRIORITY, Request};
 
 /// The value for one place of a rule's `by`.
@@ -59,9 +59,17 @@ pub(super) fn push_value(out: &mut String, value: &str, index: usize, count: usi
     }
 }
 
+/// The values in the text of a subject that has these parts.
+pub(super) fn split_subject(text: &str, parts: &[Alternatives]) -> Vec<String> {
+    match parts.len() {
+        1 => vec![text.to_owned()],
+        _ => split_values(text),
+    }
+}
+
 /// Splits a text of several values and trims the blanks around them. A backslash stands for itself unless a comma or
 /// another backslash follows.
-pub(super) fn split_values(text: &str) -> Vec<String> {
+fn split_values(text: &str) -> Vec<String> {
     let mut values = vec![String::new()];
     let mut chars = text.chars().peekable();
     while let Some(char) = chars.next() {

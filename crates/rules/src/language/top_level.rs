@@ -7,13 +7,12 @@
 use rustc_hash::FxHashSet;
 
 use super::calendar::Calendar;
-use super::cidr::parse_net;
 use super::diagnostics::{SourceLocation, quoted};
-use super::durability::DURABILITIES;
 use super::fields::{MappingFields, Reporter, mapping_fields};
 use super::names::{DeclaredNames, MAX_DECLARED, attribute_name, check_unit};
+use super::rule_options;
 use super::rule_set::Identity;
-use super::scalar_fields::{read_algorithm, read_choice, read_on_store_failure, read_on_store_late};
+use super::values::networks::parse_net;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{Durability, OnStoreFailure, OnStoreLate};
@@ -151,13 +150,10 @@ pub(crate) fn check_version(top: &TopLevelFields<'_>, first_line: u32, report: &
 pub(crate) fn read_defaults(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Defaults {
     let fields = DefaultsFields::read(node, "defaults", report).unwrap_or_default();
     Defaults {
-        algorithm: fields.algorithm.and_then(|node| read_algorithm(node, report)),
-        on_store_failure: fields
-            .on_store_failure
-            .and_then(|node| read_on_store_failure(node, report))
-            .unwrap_or_default(),
-        on_store_late: fields.on_store_late.and_then(|node| read_on_store_late(node, report)),
-        durability: read_choice(&fields.durability, "durability", &DURABILITIES, report),
+        algorithm: rule_options::ALGORITHM.read(fields.algorithm, report),
+        on_store_failure: rule_options::ON_STORE_FAILURE.read(fields.on_store_failure, report).unwrap_or_default(),
+        on_store_late: rule_options::ON_STORE_LATE.read(fields.on_store_late, report),
+        durability: rule_options::DURABILITY.read(fields.durability, report).unwrap_or_default(),
     }
 }
 

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use granit_parser::{Event, Parser, ScalarStyle, Span};
 use rustc_hash::FxHashMap;
 
+use super::diagnostics::quoted;
 use super::yaml_errors;
 
 /// Maximum length of a rules file; a folder may have many files.
@@ -111,6 +112,16 @@ impl<'d> YamlNode<'d> {
         match self.kind() {
             YamlValue::Text(text) => Some(text),
             _ => None,
+        }
+    }
+
+    /// What the node is, for an error: its text, or the kind of another value.
+    pub(crate) fn describe(self) -> String {
+        match self.kind() {
+            YamlValue::Null => "nothing".to_owned(),
+            YamlValue::Text(text) => quoted(text),
+            YamlValue::List(_) => "a list".to_owned(),
+            YamlValue::Map(_) => "a mapping".to_owned(),
         }
     }
 

@@ -1,14 +1,21 @@
-//! A small blocking HTTP/1.1 client for the command line: one request, one connection.
+//! The HTTP client of the command line: one request, one connection.
 
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, HOST};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 
 /// A server on the same machine or network responds within this time. A slower one counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// More than any response to one request.
-const MAX_RESPONSE_BYTES: u64 = 4 << 20;
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CliResponse {
@@ -18,23 +25,31 @@ pub(super) struct CliResponse {
 
 /// Posts JSON to `path` of the server at `url`.
 pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<CliResponse> {
-    let head = |host: &str| {
-        format!(
-            "POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\nconnection: close\r\n\r\n",
-            body.len()
-        )
-    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let response = async { tokio::time::timeout(TIMEOUT, post_to(url, path, body)).await? };
+    runtime.block_on(response)
+}
+
+async fn post_to(url: &str, path: &str, body: &str) -> io::Result<CliResponse> {
     if let Some(socket) = url.strip_prefix("unix:") {
-        let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(TIMEOUT))?;
-        return exchange(stream, &head("localhost"), body);
+        return exchange(UnixStream::connect(socket).await?, "localhost", path, body).await;
     }
     let host = host(url)?;
-    let address = host.to_socket_addrs()?.next().ok_or_else(|| invalid_input("no such host"))?;
-    let stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
-    stream.set_read_timeout(Some(TIMEOUT))?;
-    exchange(stream, &head(&host), body)
+    exchange(TcpStream::connect(&host).await?, &host, path, body).await
+}
+
+async fn exchange<S>(stream: S, host: &str, path: &str, body: &str) -> io::Result<CliResponse>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let request = Request::post(path).header(HOST, host).header(CONTENT_TYPE, "application/json");
+    let request = request.body(Full::new(Bytes::from(body.to_owned()))).map_err(io::Error::other)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    tokio::spawn(connection);
+    let response = sender.send_request(request).await.map_err(io::Error::other)?;
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await.map_err(io::Error::other)?;
+    Ok(CliResponse { status, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
 }
 
 /// Host and port of a server: from a URL, `host:port`, or a port of this machine.
@@ -57,22 +72,6 @@ fn host(url: &str) -> io::Result<String> {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, head: &str, body: &str) -> io::Result<CliResponse> {
-    stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())?;
-    let mut response = String::new();
-    stream.take(MAX_RESPONSE_BYTES).read_to_string(&mut response)?;
-    parse_response(&response).ok_or_else(|| invalid_input("the response is not HTTP/1.1"))
-}
-
-/// Splits a response that ends with its connection. The server always sends a length, so there are no chunks to
-/// decode.
-fn parse_response(response: &str) -> Option<CliResponse> {
-    let (head, body) = response.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some(CliResponse { status, body: body.to_owned() })
-}
-
 fn invalid_input(reason: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, reason)
 }
@@ -80,13 +79,34 @@ fn invalid_input(reason: &str) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    /// Reads one request of a client and writes `response`.
+    fn serve_once(response: &'static str) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 1024];
+            let _ = stream.read(&mut request).unwrap();
+            stream.write_all(response.as_bytes()).unwrap();
+        });
+        port
+    }
 
     #[test]
-    fn a_response_is_split_into_status_and_body() {
-        let response = parse_response("HTTP/1.1 429 Too Many Requests\r\na: b\r\n\r\n{}").unwrap();
-        assert_eq!(response, CliResponse { status: 429, body: "{}".into() });
-        assert_eq!(parse_response("nonsense"), None);
-        assert_eq!(parse_response("HTTP/1.1 2\r\n\r\n"), None);
+    fn a_response_may_come_in_chunks_and_must_be_http() {
+        for response in [
+            "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}",
+            "HTTP/1.1 429 Too Many Requests\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+        ] {
+            let response = post(&serve_once(response).to_string(), "/", "{}").unwrap();
+            assert_eq!(response, CliResponse { status: 429, body: "{}".into() });
+        }
+        for response in ["nonsense\r\n\r\n", "HTTP/1.1 2\r\n\r\n", ""] {
+            assert!(post(&serve_once(response).to_string(), "/", "{}").is_err(), "{response}");
+        }
     }
 
     #[test]

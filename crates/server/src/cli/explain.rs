@@ -3,8 +3,9 @@
 use tidegate::Limiter;
 use tidegate_core::store::Capabilities;
 
-use crate::edges::http::wire::{self, CheckBody};
-use crate::edges::http::{explain, units};
+use crate::edges::common::check_body::{CheckBody, parse_check};
+use crate::edges::common::names;
+use crate::edges::http::explain;
 use crate::policy::watcher;
 
 use super::{Exit, ExplainArgs, OutputFormat, print_error, print_line};
@@ -18,7 +19,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
         }
     };
     let body = args.request.body();
-    let check = match wire::parse_check(body.as_bytes()) {
+    let check = match parse_check(body.as_bytes()) {
         Ok(CheckBody::One(check)) => check,
         Ok(CheckBody::Many(_)) => return Exit::Usage,
         Err(bad) => {
@@ -26,7 +27,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::Usage;
         }
     };
-    if let Err(bad) = units::check_names(&policy.rules, &check.request, "") {
+    if let Err(bad) = names::check_names(&policy.rules, &check.request, "") {
         print_error(format_args!("{}: {}", bad.field, bad.reason));
         return Exit::Usage;
     }
@@ -39,7 +40,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
         }
     };
     let explanation = limiter.view().explain(check.request);
-    match args.output {
+    match args.request.output {
         OutputFormat::Json => print_line(explain::json(&explanation)),
         OutputFormat::Text => print_line(explanation.to_string().trim_end()),
     }

@@ -120,10 +120,6 @@ struct ExplainArgs {
 
     #[command(flatten)]
     request: RequestArgs,
-
-    /// Output format
-    #[arg(long, value_enum, default_value = "text")]
-    output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
@@ -134,10 +130,6 @@ struct CheckArgs {
 
     #[command(flatten)]
     request: RequestArgs,
-
-    /// Output format
-    #[arg(long, value_enum, default_value = "text")]
-    output: OutputFormat,
 }
 
 #[derive(Args, Debug)]
@@ -153,6 +145,10 @@ struct RequestArgs {
     /// Cost in a unit that rules name, such as tokens=1500; repeatable, or several separated by commas
     #[arg(long, value_name = "UNIT=N", value_parser = unit_cost, value_delimiter = ',')]
     costs: Vec<(String, u64)>,
+
+    /// Output format
+    #[arg(long, value_enum, default_value = "text")]
+    output: OutputFormat,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]

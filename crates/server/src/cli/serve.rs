@@ -130,7 +130,7 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
         Some(_) => HeaderOverride::Set,
         None => HeaderOverride::Unset,
     };
-    let mut settings = layer.merged_over(compat.layer()).resolve()?;
+    let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
     compat.apply(headers, &mut settings);
     Ok((settings, Some(compat)))
 }
@@ -146,7 +146,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
     let identity = NodeIdentity::open(membership_folder(&settings));
     let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let service = Arc::new(build_service(&settings, own.as_ref(), &identity, &drain)?);
-    identity.restore_pending(&service.limiter);
+    identity.restore_local_admissions(&service.limiter);
     let pending = identity.pending_file();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret().cloned();
@@ -232,7 +232,7 @@ async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<Shutdo
         return_leases(&service.limiter).await;
     }
     if let Some(file) = pending
-        && let Err(error) = file.write(&any_store::pending_charges(&service.limiter))
+        && let Err(error) = file.write(&any_store::local_admissions(&service.limiter))
     {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be written");
@@ -391,12 +391,12 @@ pub(crate) fn build_service(
     let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);
     builder = builder.memory_cap(settings.memory_cap.0).observer(Arc::clone(&metrics) as _);
     if settings.shadow {
-        warn!("every rule only watches, because --shadow is on: nothing is denied");
+        warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
         builder = builder.shadow();
     }
     let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
     if settings.envoy.descriptor_options.all_shadow {
-        warn!("every limit only watches, because SHADOW_MODE is set: nothing is denied");
+        warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
     let reset = match settings.reset_format {
         ResetFormat::Epoch => ResetStyle::Epoch,

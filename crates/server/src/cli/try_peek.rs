@@ -14,7 +14,7 @@ pub(super) fn run(args: &CheckArgs, path: &str) -> Exit {
         }
     };
     let decision: Value = serde_json::from_str(&response.body).unwrap_or(Value::Null);
-    match args.output {
+    match args.request.output {
         OutputFormat::Json => print_line(&response.body),
         OutputFormat::Text if decision.get("allowed").is_some() => print_line(sentence(&decision)),
         OutputFormat::Text => print_error(message(&decision).unwrap_or(&response.body)),

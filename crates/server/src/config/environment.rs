@@ -7,7 +7,7 @@
 
 use std::ffi::OsString;
 
-use tidegate_rules::{suggest_name, within_one_letter};
+use tidegate_rules::{find_within_one_edit, suggest_name};
 
 const PREFIX: &str = "TIDEGATE_";
 
@@ -30,7 +30,7 @@ pub(crate) fn check(
     for (name, value) in variables {
         let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
         let known = settings.contains(&&*name) || is_kubernetes_variable(&name, &value);
-        let similar = || within_one_letter(&name, settings.iter().copied()).is_some();
+        let similar = || find_within_one_edit(&name, settings.iter().copied()).is_some();
         let is_meant = || suggestion(&name, settings).is_some() || has_first_word(&name, settings);
         if !known && (similar() || is_meant()) {
             unknown.push(name.into_owned());
@@ -40,7 +40,7 @@ pub(crate) fn check(
     let Some(name) = unknown.into_iter().next() else {
         return Ok(());
     };
-    let whole = within_one_letter(&name, settings.iter().copied()).map(str::to_owned);
+    let whole = find_within_one_edit(&name, settings.iter().copied()).map(str::to_owned);
     let advice = match whole.or_else(|| suggestion(&name, settings)) {
         Some(near) => format!("write `{near}`?"),
         None => "remove it; `tidegate serve --help` lists the settings".to_owned(),

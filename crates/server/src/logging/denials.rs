@@ -44,8 +44,6 @@ const CREDENTIAL_WORDS: [&str; 13] = [
 struct DenialLine<'d> {
     rule: String,
     view: Option<LimitView<'d>>,
-    /// Lines of the rule that were skipped before this one.
-    skipped: u64,
     kind: DenialKind,
 }
 
@@ -88,12 +86,8 @@ impl Service {
         let second = second(decision.at());
         let count_line = |series: &RuleSeries| (series.log_throttle.admit(second), series.name().to_owned());
         let (line, rule) = self.metrics.with_binding(decision, count_line);
-        Some(DenialLine {
-            rule,
-            view: decision.binding(),
-            skipped: self.skipped_before(line)?,
-            kind: DenialKind::Enforced,
-        })
+        let is_written = self.admit_line(&rule, line);
+        is_written.then(|| DenialLine { rule, view: decision.binding(), kind: DenialKind::Enforced })
     }
 
     /// One line for each rule, however many of its rates are exhausted.
@@ -107,25 +101,23 @@ impl Service {
             last = Some(view.position);
             let (rule, second) = (view.rule.name().as_str(), second(decision.at()));
             let line = self.metrics.with_named(rule, |series| series.log_throttle.admit(second));
-            denials.extend(self.skipped_before(line).map(|skipped| DenialLine {
-                rule: rule.to_owned(),
-                view: Some(view),
-                skipped,
-                kind: DenialKind::Shadow,
-            }));
+            if self.admit_line(rule, line) {
+                denials.push(DenialLine { rule: rule.to_owned(), view: Some(view), kind: DenialKind::Shadow });
+            }
         }
         denials
     }
 
-    /// The number of lines skipped before this one. `None` if this one is skipped too.
-    fn skipped_before(&self, line: LogAction) -> Option<u64> {
-        match line {
-            LogAction::Write { skipped } => Some(skipped),
-            LogAction::Skip => {
-                self.metrics.lines_skipped.inc();
-                None
-            }
+    /// Whether a line about `rule` is written. If so, logs how many were skipped before it.
+    fn admit_line(&self, rule: &str, line: LogAction) -> bool {
+        let LogAction::Write { skipped } = line else {
+            self.metrics.lines_skipped.inc();
+            return false;
+        };
+        if skipped > 0 {
+            log_missed_count(rule, skipped);
         }
+        true
     }
 
     fn write_denials<'a>(
@@ -141,9 +133,6 @@ impl Service {
         }
         let request = request().unwrap_or_default();
         for denial in denials {
-            if denial.skipped > 0 {
-                log_missed_count(&denial.rule, denial.skipped);
-            }
             self.write_denial(denial, id, edge, decision, &request);
         }
     }
@@ -171,7 +160,15 @@ impl Service {
             }
             DenialKind::Shadow => info!(
                 id,
-                rule, edge, source, subject, subject_id, ip, method, path, "would be denied, but the rule only watches"
+                rule,
+                edge,
+                source,
+                subject,
+                subject_id,
+                ip,
+                method,
+                path,
+                "would be denied, but the rule is in shadow mode"
             ),
         }
     }
@@ -180,12 +177,8 @@ impl Service {
     pub(crate) fn log_concurrency_denial(&self, id: &DecisionId, edge: Edge, denial: &ConcurrencyDenial) {
         let (rule, second) = (denial.rule.as_str(), second(self.clock.now()));
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let skipped = match self.metrics.with_named(rule, count_line) {
-            LogAction::Write { skipped } => skipped,
-            LogAction::Skip => return self.metrics.lines_skipped.inc(),
-        };
-        if skipped > 0 {
-            log_missed_count(rule, skipped);
+        if !self.admit_line(rule, self.metrics.with_named(rule, count_line)) {
+            return;
         }
         info!(
             id = id.as_str(),
@@ -202,12 +195,8 @@ impl Service {
     pub(crate) fn log_keyed_denial(&self, edge: Edge, family: &str, outcome: &SingleOutcome) {
         let second = second(outcome.at);
         let count_line = |series: &RuleSeries| series.log_throttle.admit(second);
-        let skipped = match self.metrics.with_family(family, count_line) {
-            LogAction::Write { skipped } => skipped,
-            LogAction::Skip => return self.metrics.lines_skipped.inc(),
-        };
-        if skipped > 0 {
-            log_missed_count(family, skipped);
+        if !self.admit_line(family, self.metrics.with_family(family, count_line)) {
+            return;
         }
         let retry_after_ms = match outcome.reading.verdict {
             Verdict::Deny { retry: Retry::After(wait) } => Some(wait.millis_up()),

@@ -6,17 +6,18 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::observe::{DurabilityState, JournalFacts, MemoryFacts, SharedSeries, StoreFacts};
-use tidegate::resilience::{self, PendingUnits, Resilient};
+use tidegate::resilience::{self, LocalAdmissions, PendingUnits, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::{DiskStore, JournalCounterId, JournalEvent, JournalOpenError};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStoreError, SecretError};
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome, PermitReply, PermitRequest,
-    Refund, Refunded, Reserve, Restore, RuleOptions, RunId, Settle, Settled, SingleOutcomes, Store, StoreResult,
-    UnacknowledgedError,
+    Charge, ChargeSet, Counters, FailureCause, FailureKind, Inspection, LeaseReply, NodeId, Outcome, PermitReply,
+    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled,
+    SingleOutcomes, Store, StoreResult, UnacknowledgedError,
 };
+use tidegate_core::subject::RuleName;
 use tidegate_rules::RuleSet;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -354,33 +355,43 @@ pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Sec
     }
 }
 
-/// Charges that were admitted and are not in the shared store yet.
-pub(crate) fn pending_charges(limiter: &Limiter<AnyStore>) -> Vec<PendingUnits> {
+/// What this node has admitted without the shared store.
+pub(crate) fn local_admissions(limiter: &Limiter<AnyStore>) -> LocalAdmissions {
     match limiter.store() {
-        AnyStore::Shared(shared) => shared.store.pending(),
-        AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),
+        AnyStore::Shared(shared) => shared.store.local_admissions(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => LocalAdmissions::default(),
     }
 }
 
-/// Restores the charges that were pending when this node ended.
-pub(crate) fn restore_pending(limiter: &Limiter<AnyStore>, pending: &[PendingUnits]) {
+/// How often `local_admissions` changed otherwise than by time.
+pub(crate) fn admission_changes(limiter: &Limiter<AnyStore>) -> u64 {
+    match limiter.store() {
+        AnyStore::Shared(shared) => shared.store.admission_changes(),
+        AnyStore::Memory(_) | AnyStore::Disk(_) => 0,
+    }
+}
+
+/// Restores what this node had admitted when it ended.
+pub(crate) fn restore_local_admissions(limiter: &Limiter<AnyStore>, admissions: &LocalAdmissions) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
-    if pending.is_empty() {
-        return;
-    }
     let policy = limiter.policy().load();
-    let counters = shared.store.restore_pending(pending, |of| {
+    let limit_of = |of: &PendingUnits| {
         let counter = JournalCounterId { rule: &of.rule, rate: of.rate, tag: of.limit.tag, subject: of.subject };
         let of_rule = || {
             let rule = policy.rules.rule(of.rule.as_str())?;
             Some((counter.limit_under(&policy.rules)?, *rule.options()))
         };
         of_rule().or_else(|| Some((of.limit.compile()?, RuleOptions::DEFAULT)))
-    });
-    info!(counters, "pending charges restored");
-    if let without_limit @ 1.. = pending.len() - counters {
+    };
+    let options_of = |rule: &RuleName| policy.rules.rule(rule.as_str()).map_or(RuleOptions::DEFAULT, |r| *r.options());
+    let counters = shared.store.restore_local_admissions(admissions, limit_of, options_of);
+    let permits = admissions.permits.len();
+    if counters + permits > 0 {
+        info!(counters, permits, "what was admitted without the store counts on");
+    }
+    if let without_limit @ 1.. = admissions.units.len() - counters {
         warn!(without_limit, "pending charges of rules that are gone are dropped");
     }
 }
@@ -520,7 +531,7 @@ macro_rules! dispatch {
     };
 }
 
-impl Store for AnyStore {
+impl Counters for AnyStore {
     fn evict_expired(&self) {
         match self {
             AnyStore::Memory(store) => store.evict_expired(),
@@ -541,7 +552,7 @@ impl Store for AnyStore {
         dispatch!(self, store => store.charge(set))
     }
 
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         dispatch!(self, store => store.charge_each(sets))
     }
 
@@ -572,18 +583,20 @@ impl Store for AnyStore {
         dispatch!(self, store => store.force(set))
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        dispatch!(self, store => store.reserve(reserve))
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        dispatch!(self, store => store.settle(settle))
-    }
-
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         dispatch!(self, store => store.restore(restores))
     }
 
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        dispatch!(self, store => store.inspect(set))
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        dispatch!(self, store => store.reset(set))
+    }
+}
+
+impl Permits for AnyStore {
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         dispatch!(self, store => store.acquire(permit))
     }
@@ -595,13 +608,15 @@ impl Store for AnyStore {
     async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         dispatch!(self, store => store.release(permit))
     }
+}
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        dispatch!(self, store => store.inspect(set))
+impl Reservations for AnyStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        dispatch!(self, store => store.reserve(reserve))
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        dispatch!(self, store => store.reset(set))
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        dispatch!(self, store => store.settle(settle))
     }
 }
 

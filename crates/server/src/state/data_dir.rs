@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `counts.redb` | the journal of durable counts, with counters in memory |
 //! | `roster`, `roster.lock` | the list of nodes, with a store that they share |
-//! | `pending` | charges that were admitted and are not in that store yet |
+//! | `pending` | what this node has admitted without that store: pending charges, charges that count toward its shares, permits |
 //! | `store-secret` | the last known secret of that store, which names its counters |
 //! | `secret` | the secret that names counters in memory, unless `--secret-file` is set |
 //!

@@ -76,14 +76,14 @@ impl NodeIdentity {
         self.pending_file.clone()
     }
 
-    /// Restores the charges that were pending when this node ended. A file that cannot be read is a warning and
-    /// counts as none.
-    pub(crate) fn restore_pending(&self, limiter: &Limiter<AnyStore>) {
+    /// Restores what this node had admitted without the store when it ended. A file that cannot be read is a warning
+    /// and counts as none.
+    pub(crate) fn restore_local_admissions(&self, limiter: &Limiter<AnyStore>) {
         let Some(file) = &self.pending_file else {
             return;
         };
         match file.read() {
-            Ok(pending) => any_store::restore_pending(limiter, &pending),
+            Ok(admissions) => any_store::restore_local_admissions(limiter, &admissions),
             Err(error) => {
                 let path = file.path().display();
                 warn!(%path, %error, "the pending charges from before cannot be read");
@@ -121,21 +121,23 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
-/// Writes pending charges about every 10 ms while they change, and once more when there are none left. A long list is
-/// written less often, so that writing takes no more than a tenth of the time. Waiting for a thread does not count: on a
-/// busy machine it takes longer than the writing.
+/// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
+/// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
+/// thread does not count: on a busy machine it takes longer than the writing.
 async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
     loop {
         let began = Instant::now();
-        let pending = any_store::pending_charges(&service.limiter);
-        let mut took = began.elapsed();
-        if Some(&pending) != written.as_ref() {
-            let (writing, next) = (Arc::clone(&file), pending.clone());
+        // Read before the list, so that a later change is written next time.
+        let changes = any_store::admission_changes(&service.limiter);
+        let mut took = Duration::ZERO;
+        if written != Some(changes) {
+            let (writing, admissions) = (Arc::clone(&file), any_store::local_admissions(&service.limiter));
+            took = began.elapsed();
             let write = move || {
                 let began = Instant::now();
-                (writing.write(&next), began.elapsed())
+                (writing.write(&admissions), began.elapsed())
             };
             let result = match tokio::task::spawn_blocking(write).await {
                 Ok((result, writing_took)) => {
@@ -145,7 +147,7 @@ async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
                 Err(error) => Err(io::Error::other(error)),
             };
             match result {
-                Ok(()) => written = Some(pending),
+                Ok(()) => written = Some(changes),
                 Err(error) => {
                     if let Some(attempts) = failed.count() {
                         let path = file.path().display();

@@ -1,25 +1,28 @@
-//! Pending charges on disk: admitted by this node and not charged to the shared store yet.
+//! What this node has admitted without the shared store, on disk: charges that are pending or still count toward its
+//! shares, and permits.
 //!
-//! The file is written about every 10 ms while the pending charges change, and at the end. So a restart during an outage
-//! does not get a fresh share, and everything is charged when the store is back. The file is replaced as a whole.
-//! It is not fsynced, because it must survive the process, not the machine. Counters are named by the secret of the
-//! store: charges that were counted under another secret are useless.
+//! The file is written about every 10 ms while it changes, and at the end. So a restart does not bring a fresh share,
+//! in an outage or before the next one, and everything is charged when the store is back. The file is replaced as a
+//! whole. It is not fsynced, because it must survive the process, not the machine. Counters are named by the secret of
+//! the store: charges that were counted under another secret are useless.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tidegate::resilience::{PendingLimit, PendingUnits};
+use tidegate::resilience::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 /// The first line: file type and format version.
-const TITLE: &str = "tidegate pending 2";
-/// The old format, without limits. It is read, but no longer written.
+const TITLE: &str = "tidegate pending 3";
+/// Old formats, which are read and no longer written: without permits and without the units that only shares count, and
+/// before that without limits.
+const TITLE_WITHOUT_SHARES: &str = "tidegate pending 2";
 const TITLE_WITHOUT_LIMITS: &str = "tidegate pending 1";
 
-/// The file of pending charges.
+/// The file of local admissions.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     path: PathBuf,
@@ -40,33 +43,36 @@ impl PendingFile {
         &self.path
     }
 
-    /// The charges that were pending when the file was last written.
-    pub(crate) fn read(&self) -> io::Result<Vec<PendingUnits>> {
+    /// What had been admitted when the file was last written.
+    pub(crate) fn read(&self) -> io::Result<LocalAdmissions> {
         let bytes = match fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LocalAdmissions::default()),
             read => read?,
         };
         let text = str::from_utf8(&bytes).ok();
-        let pending = text.and_then(parse);
-        pending.ok_or_else(|| io::Error::other(PendingFileError))
+        let admissions = text.and_then(parse);
+        admissions.ok_or_else(|| io::Error::other(PendingFileError))
     }
 
-    pub(crate) fn write(&self, pending: &[PendingUnits]) -> io::Result<()> {
+    pub(crate) fn write(&self, admissions: &LocalAdmissions) -> io::Result<()> {
         let next = self.path.with_extension("next");
         let mut file = File::create(&next)?;
-        file.write_all(render(pending).as_bytes())?;
+        file.write_all(render(admissions).as_bytes())?;
         fs::rename(next, &self.path)
     }
 }
 
-/// The title, the number of lines, and one line for each charge: subject, rate, tag of its limit, units, time, the
-/// limit (algorithm, count, window, capacity), and the rule, whose name may contain anything but a line break.
-fn render(pending: &[PendingUnits]) -> String {
-    let mut text = format!("{TITLE}\n{}\n", pending.len());
-    for p in pending {
-        let subject = p.subject.bits();
+/// The title; the numbers of counters and permits, and whether the store was away; and one line for each of them. Of a counter: subject, rate, tag of
+/// its limit, pending units, their time, the limit (algorithm, count, window, capacity), units that count toward the
+/// share, their time. Of a permit: subject, holder, expiry, what the store knows. At the end of a line is the rule, whose
+/// name may contain anything but a line break.
+fn render(admissions: &LocalAdmissions) -> String {
+    let LocalAdmissions { units, permits, without_store } = admissions;
+    let mut text = format!("{TITLE}\n{} {} {}\n", units.len(), permits.len(), u8::from(*without_store));
+    for p in units {
         let line = format!(
-            "{subject:032x} {} {:08x} {} {} {} {} {} {} {}\n",
+            "{:032x} {} {:08x} {} {} {} {} {} {} {} {} {}\n",
+            p.subject.bits(),
             p.rate,
             p.limit.tag,
             p.units,
@@ -75,68 +81,94 @@ fn render(pending: &[PendingUnits]) -> String {
             p.limit.count,
             p.limit.per.get(),
             p.limit.capacity,
+            p.shared,
+            p.shared_at.get(),
             p.rule.as_str()
         );
         text.push_str(&line);
     }
+    for p in permits {
+        let sync = SYNC_WORDS.iter().find(|(_, sync)| *sync == p.sync).map_or("", |(word, _)| word);
+        let (subject, rule) = (p.subject.bits(), p.rule.as_str());
+        text.push_str(&format!("{subject:032x} {:032x} {} {sync} {rule}\n", p.holder, p.until.get()));
+    }
     text
 }
 
-fn parse(text: &str) -> Option<Vec<PendingUnits>> {
+/// What the store knows of a permit, as it is written.
+const SYNC_WORDS: [(&str, PermitSync); 3] =
+    [("synced", PermitSync::Synced), ("local", PermitSync::LocalOnly), ("releasing", PermitSync::Releasing)];
+
+fn parse(text: &str) -> Option<LocalAdmissions> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
-    let format = match lines.next()? {
-        TITLE => PendingFileFormat::WithLimits,
-        TITLE_WITHOUT_LIMITS => PendingFileFormat::WithoutLimits,
+    let title = lines.next()?;
+    let format = [TITLE_WITHOUT_LIMITS, TITLE_WITHOUT_SHARES, TITLE].iter().position(|known| *known == title)? + 1;
+    let counts: Vec<usize> = lines.next()?.split(' ').map(|count| count.parse().ok()).collect::<Option<_>>()?;
+    let (units, permits, without_store) = match counts[..] {
+        [units] if format < 3 => (units, 0, 0),
+        [units, permits, without_store @ 0..=1] => (units, permits, without_store),
         _ => return None,
     };
-    let count: usize = lines.next()?.parse().ok()?;
-    let parsed = lines.map(|line| parse_line(line, format));
-    let pending: Vec<PendingUnits> = parsed.collect::<Option<_>>()?;
-    (pending.len() == count).then_some(pending)
+    let lines: Vec<&str> = lines.collect();
+    if lines.len() != units.checked_add(permits)? {
+        return None;
+    }
+    let (units, permits) = lines.split_at(units);
+    Some(LocalAdmissions {
+        units: units.iter().map(|line| parse_units(line, format)).collect::<Option<_>>()?,
+        permits: permits.iter().map(|line| parse_permit(line)).collect::<Option<_>>()?,
+        without_store: without_store == 1,
+    })
 }
 
-/// The format of a line.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum PendingFileFormat {
-    WithLimits,
-    WithoutLimits,
-}
-
-fn parse_line(line: &str, format: PendingFileFormat) -> Option<PendingUnits> {
-    let mut fields = match format {
-        PendingFileFormat::WithLimits => line.splitn(10, ' '),
-        PendingFileFormat::WithoutLimits => line.splitn(6, ' '),
-    };
-    let subject = fields.next().filter(|word| word.len() == 32)?;
-    let subject = u128::from_str_radix(subject, 16).ok()?;
+fn parse_units(line: &str, format: usize) -> Option<PendingUnits> {
+    let mut fields = line.splitn([6, 10, 12][format - 1], ' ');
+    let subject = Fingerprint::new(parse_bits(fields.next()?)?);
     let rate = fields.next()?.parse().ok()?;
     let tag = u32::from_str_radix(fields.next()?, 16).ok()?;
     let units = fields.next()?.parse().ok()?;
     let at = Nanos::new(fields.next()?.parse().ok()?);
     // A limit with a count of 0 does not compile.
     let mut limit = PendingLimit { tag, algorithm: Algorithm::FixedWindow, count: 0, per: Nanos::ZERO, capacity: 0 };
-    if format == PendingFileFormat::WithLimits {
+    if format > 1 {
         limit.algorithm = Algorithm::from_name(fields.next()?)?;
         limit.count = fields.next()?.parse().ok()?;
         limit.per = Nanos::new(fields.next()?.parse().ok()?);
         limit.capacity = fields.next()?.parse().ok()?;
     }
-    Some(PendingUnits {
-        subject: Fingerprint::new(subject),
-        rate,
-        limit,
-        units,
-        at,
-        rule: RuleName::new(fields.next().filter(|name| !name.is_empty())?),
-    })
+    // Pending units have always counted toward the share.
+    let (mut shared, mut shared_at) = (units, at);
+    if format > 2 {
+        shared = fields.next()?.parse().ok()?;
+        shared_at = Nanos::new(fields.next()?.parse().ok()?);
+    }
+    Some(PendingUnits { subject, rate, limit, units, at, shared, shared_at, rule: parse_rule(fields.next()?)? })
+}
+
+fn parse_permit(line: &str) -> Option<LocalPermit> {
+    let mut fields = line.splitn(5, ' ');
+    let subject = Fingerprint::new(parse_bits(fields.next()?)?);
+    let holder = parse_bits(fields.next()?)?;
+    let until = Nanos::new(fields.next()?.parse().ok()?);
+    let word = fields.next()?;
+    let (_, sync) = SYNC_WORDS.iter().find(|(known, _)| *known == word)?;
+    Some(LocalPermit { subject, holder, until, sync: *sync, rule: parse_rule(fields.next()?)? })
+}
+
+fn parse_bits(word: &str) -> Option<u128> {
+    u128::from_str_radix(Some(word).filter(|word| word.len() == 32)?, 16).ok()
+}
+
+fn parse_rule(name: &str) -> Option<RuleName> {
+    (!name.is_empty()).then(|| RuleName::new(name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn pending() -> Vec<PendingUnits> {
-        let of = |subject, rule| PendingUnits {
+    fn admissions() -> LocalAdmissions {
+        let of = |subject, rule, shared| PendingUnits {
             subject: Fingerprint::new(subject),
             rule: RuleName::new(rule),
             rate: 1,
@@ -149,42 +181,69 @@ mod tests {
             },
             units: 7,
             at: Nanos::from_secs(1_700_000_000),
+            shared,
+            shared_at: Nanos::from_secs(1_699_999_999),
         };
-        vec![of(u128::MAX, "login"), of(5, "a rule with spaces")]
+        let permit = |holder, sync| LocalPermit {
+            subject: Fingerprint::new(7),
+            rule: RuleName::new("a rule with spaces"),
+            holder,
+            until: Nanos::from_secs(1_700_000_010),
+            sync,
+        };
+        let syncs = [PermitSync::Synced, PermitSync::LocalOnly, PermitSync::Releasing];
+        LocalAdmissions {
+            units: vec![of(u128::MAX, "login", 7), of(5, "a rule with spaces", 9)],
+            permits: (0..).zip(syncs).map(|(holder, sync)| permit(holder, sync)).collect(),
+            without_store: true,
+        }
     }
 
     #[test]
-    fn pending_charges_survive_a_round_trip() {
+    fn local_admissions_survive_a_round_trip() {
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());
-        assert_eq!(file.read().unwrap(), []);
-        file.write(&pending()).unwrap();
-        assert_eq!(file.read().unwrap(), pending());
-        file.write(&[]).unwrap();
-        assert_eq!(file.read().unwrap(), []);
+        assert_eq!(file.read().unwrap(), LocalAdmissions::default());
+        file.write(&admissions()).unwrap();
+        assert_eq!(file.read().unwrap(), admissions());
+        file.write(&LocalAdmissions::default()).unwrap();
+        assert_eq!(file.read().unwrap(), LocalAdmissions::default());
     }
 
-    /// As the previous version wrote it: the limit is that of the rule.
+    /// As earlier versions wrote them. Pending units counted toward the share, and no others did.
     #[test]
-    fn the_old_format_without_limits_is_read() {
+    fn the_old_formats_are_read() {
+        let limit = "token-bucket 10 60000000000 15";
+        for (format, limit) in [("1", String::new()), ("2", format!("{limit} "))] {
+            let text = format!("tidegate pending {format}\n1\n{:032x} 1 0000beef 7 99 {limit}a rule\n", 5);
+            let parsed = parse(&text).unwrap();
+            let ([of], []) = (&parsed.units[..], &parsed.permits[..]) else {
+                panic!("one");
+            };
+            assert_eq!((of.rule.as_str(), of.units, of.rate, of.limit.tag), ("a rule", 7, 1, 0xbeef));
+            assert_eq!((of.shared, of.shared_at), (7, Nanos::new(99)));
+            assert_eq!(of.limit.count, if format == "1" { 0 } else { 10 });
+        }
+    }
+
+    /// A limit that is not in the file is that of the rule.
+    #[test]
+    fn a_limit_from_the_first_format_does_not_compile() {
         let text = format!("tidegate pending 1\n1\n{:032x} 1 0000beef 7 99 a rule\n", 5);
-        let [of] = &parse(&text).unwrap()[..] else {
-            panic!("one");
-        };
-        assert_eq!((of.rule.as_str(), of.units, of.rate), ("a rule", 7, 1));
-        assert_eq!(of.limit.tag, 0xbeef);
-        assert_eq!(of.limit.compile(), None);
+        assert_eq!(parse(&text).unwrap().units[0].limit.compile(), None);
     }
 
     #[test]
     fn a_damaged_or_foreign_file_is_an_error_and_no_charge() {
-        let text = render(&pending());
-        assert_eq!(parse(&text), Some(pending()));
+        let text = render(&admissions());
+        assert_eq!(parse(&text), Some(admissions()));
         for end in 0..text.len() {
             assert_eq!(parse(&text[..end]), None, "{end}");
         }
-        assert_eq!(parse(&text.replace("pending 2", "pending 3")), None);
-        assert_eq!(parse(&text.replace("\n2\n", "\n3\n")), None);
+        assert_eq!(parse(&text.replace("pending 3", "pending 4")), None);
+        for counts in ["3 3 1", "2 2 1", "3 2 1", "2 3 2", "2 3", "5"] {
+            assert_eq!(parse(&text.replace("\n2 3 1\n", &format!("\n{counts}\n"))), None, "{counts}");
+        }
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());
         fs::write(file.path(), [0xff, 0xfe, b'\n']).unwrap();

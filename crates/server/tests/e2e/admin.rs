@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::http::{HttpClient, check_body};
+use crate::http::{HttpClient, HttpReply, check_body};
 use crate::server::{BINARY, TestServer, wait_for};
 
 const RULES: &str = "
@@ -184,6 +184,25 @@ fn the_rules_in_force_are_listed() {
     assert_eq!(rules["rules"].as_array().unwrap().len(), 2);
     assert_eq!(rules["hash"].as_str().unwrap().len(), 64);
     assert!(rules["stale"].is_null());
+}
+
+/// The response named /openapi.json, which only the public listener has.
+#[test]
+fn a_404_names_the_paths_of_its_listener() {
+    let server = TestServer::start(RULES);
+    for (name, get) in [
+        ("admin", &(|path: &str| server.admin_get(path)) as &dyn Fn(&str) -> HttpReply),
+        ("http", &|path| server.client().request("GET", path, &[], "")),
+    ] {
+        let reply = get("/nothing");
+        assert_eq!(reply.status, 404, "{name}");
+        let message = reply.json()["message"].as_str().unwrap().to_owned();
+        let paths: Vec<&str> = message.split([' ', ',']).filter(|word| word.starts_with('/')).collect();
+        assert!(!paths.is_empty(), "{name}: {message}");
+        for path in paths {
+            assert_ne!(get(path).status, 404, "{name}: {path}");
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,30 @@ fn a_missing_method_that_a_rule_needs_is_an_error_that_names_the_header() {
     }
 }
 
+/// Such a proxy once switched off every block of an address, and every limit where its own address was allowed.
+#[test]
+fn a_proxy_that_names_no_client_is_rejected() {
+    let rules = "
+version: 1
+allow: [127.0.0.1]
+block: [192.0.2.9]
+rules: [{ name: r, by: ip, rate: 1/hour }]
+";
+    let server = TestServer::start(rules);
+    let target = ("x-original-uri", "/");
+    for lines in [
+        &[target][..],
+        &[target, ("x-forwarded-fro", "192.0.2.9")],
+        &[target, ("x-forwarded-for", "")],
+        &[target, ("x-forwarded-for", "unknown")],
+    ] {
+        let reply = server.client().request("GET", "/v1/auth", lines, "");
+        assert_eq!((reply.status, &reply.json()["field"]), (400, &"x-forwarded-for".into()), "{lines:?}");
+    }
+    let blocked = [target, ("x-forwarded-for", "192.0.2.9")];
+    assert_eq!(server.client().request("GET", "/v1/auth", &blocked, "").status, 403);
+}
+
 #[test]
 fn contradicting_header_families_and_bad_queries_are_rejected() {
     let server = TestServer::start(RULES);
@@ -105,7 +129,7 @@ fn a_blocked_key_is_denied_beside_any_other_header() {
     );
     let server = TestServer::start(&rules);
     let status = |query: &str, lines: &[(&str, &str)]| {
-        let lines = [&[("x-original-uri", "/")], lines].concat();
+        let lines = [&[("x-original-uri", "/"), NGINX[2]], lines].concat();
         let path = format!("/v1/auth?from=original{query}");
         server.client().request("GET", &path, &lines, "").status
     };

@@ -110,7 +110,7 @@ rules: [{ name: login, match: { path: /login/, method: POST }, by: path, rate: 5
         assert_eq!(check(path, "post")["remaining"], json!(4 - used), "{path}");
     }
     assert_eq!(check("/Login", "POST")["rule"], Value::Null, "case is significant");
-    let paths = [("x-original-uri", "/login/?y"), ("x-original-method", "POST")];
+    let paths = [("x-original-uri", "/login/?y"), ("x-original-method", "POST"), ("x-forwarded-for", "192.0.2.7")];
     assert_eq!(server.client().request("GET", "/v1/auth", &paths, "").status, 200);
     assert_eq!(check("/login", "POST")["error"], "rate_limit_exceeded");
     assert_eq!(check("/a/..;x/login", "POST")["field"], "attributes.path");

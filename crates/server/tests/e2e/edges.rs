@@ -1,6 +1,6 @@
 //! One request through every edge: the same decision, and the same counter.
 
-use crate::grpc::{GrpcClient, OK, request};
+use crate::grpc::{GrpcClient, OK, OVER, request};
 use crate::http::HttpClient;
 use crate::resp::{RespClient, RespReply};
 use crate::server::TestServer;
@@ -126,6 +126,30 @@ async fn every_edge_decides_alike_and_charges_one_counter() {
     let other = EdgeRequest { ip: "203.0.113.10", ..request };
     for (left, edge) in (4..8).rev().zip(EDGES) {
         assert_eq!(clients.check(edge, other).await, passed(left), "{edge}");
+    }
+}
+
+/// A key with its scheme, as Envoy passes it, or with a line end was an unknown key, and its block did not hold.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocked_key_is_blocked_in_every_form_at_every_edge() {
+    let rules = "
+version: 1
+block: ['sha256:d7cb5ea3f967f6e0715b176b561bc607d6d9c55ca6eeefcb22072158b34d8886']
+rules: [{ name: r, by: api_key, rate: 9/hour }]
+";
+    let server = TestServer::with_resp(rules, &[]);
+    let envoy = GrpcClient::connect(&server).await;
+    for key in
+        ["k-of-a-stolen-laptop", "k-of-a-stolen-laptop\n", " k-of-a-stolen-laptop", "Bearer k-of-a-stolen-laptop"]
+    {
+        let body = serde_json::json!({"attributes": {"api_key": key}});
+        assert_eq!(server.post("/v1/check", &body.to_string()).status, 403, "http {key:?}");
+        let reply = server.redis().send_words(&["TG.CHECK", "api_key", key]);
+        assert_eq!(*reply.field("allowed"), RespReply::Integer(0), "resp {key:?}");
+        let described = request("any", &[&[("api_key", key)]]);
+        assert_eq!(envoy.check(&described).await.overall_code, OVER, "envoy {key:?}");
+        let lines = [("x-original-uri", "/"), ("x-forwarded-for", "192.0.2.7"), ("x-api-key", key.trim_end())];
+        assert_eq!(server.client().request("GET", "/v1/auth", &lines, "").status, 403, "auth {key:?}");
     }
 }
 

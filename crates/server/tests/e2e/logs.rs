@@ -1,8 +1,8 @@
 //! The content and the volume of the log, and what it never contains.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Child, Command};
 
 use crate::http::{HttpClient, check_body};
 use crate::server::{BINARY, TestServer};
@@ -65,7 +65,7 @@ fn a_flood_of_denials_is_a_hundred_lines_a_second_and_exact_counts() {
 #[test]
 fn a_log_that_is_not_read_delays_no_decision() {
     for close in [false, true] {
-        let server = UnreadLogServer::start(close);
+        let server = UnreadLogServer::start(RULES, close);
         let item = check_body("192.0.2.1", &format!("/{}", "x".repeat(180)));
         let list = format!("[{}]", vec![&*item; 500].join(","));
         let mut client = HttpClient::connect(server.http);
@@ -77,26 +77,41 @@ fn a_log_that_is_not_read_delays_no_decision() {
     }
 }
 
+/// Standard output and the log may be one pipe. A logger that reported its trouble there would never end.
+#[test]
+fn a_log_that_is_not_read_delays_no_shutdown() {
+    // A hundred lines for each request, and more than the queue holds.
+    let rule = |n| format!("  - {{ name: r{n}, by: ip, rate: 1/hour, algorithm: fixed-window, mode: shadow }}\n");
+    let rules = format!("version: 1\nrules:\n{}", (0..100).map(rule).collect::<String>());
+    let mut server = UnreadLogServer::start(&rules, false);
+    let list = format!("[{}]", vec![&*check_body("192.0.2.1", "/login"); 150].join(","));
+    assert_eq!(HttpClient::connect(server.http).post("/v1/check", &list).status, 200);
+    server.terminate();
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
 struct UnreadLogServer {
     child: Child,
     http: SocketAddr,
-    _log: Option<BufReader<ChildStderr>>,
+    _log: Option<BufReader<PipeReader>>,
 }
 
 impl UnreadLogServer {
-    fn start(close: bool) -> Self {
+    /// A server whose output is not read after the first lines, or is closed.
+    fn start(rules: &str, close: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let rules = dir.path().join("rules.yaml");
-        std::fs::write(&rules, RULES).unwrap();
-        let mut child = Command::new(BINARY)
+        let file = dir.path().join("rules.yaml");
+        std::fs::write(&file, rules).unwrap();
+        let (log, output) = std::io::pipe().unwrap();
+        let child = Command::new(BINARY)
             .args(["serve", "--http", "127.0.0.1:0", "--grpc", "off", "--admin", "off", "--log-format", "json"])
             .arg("--rules")
-            .arg(&rules)
-            .stderr(Stdio::piped())
-            .stdout(Stdio::null())
+            .arg(&file)
+            .stderr(output.try_clone().unwrap())
+            .stdout(output)
             .spawn()
             .unwrap();
-        let mut log = BufReader::new(child.stderr.take().unwrap());
+        let mut log = BufReader::new(log);
         let http = loop {
             let mut line = String::new();
             log.read_line(&mut line).unwrap();
@@ -106,6 +121,11 @@ impl UnreadLogServer {
             }
         };
         UnreadLogServer { child, http, _log: (!close).then_some(log) }
+    }
+
+    fn terminate(&self) {
+        let killed = Command::new("kill").arg(self.child.id().to_string()).status();
+        assert!(killed.unwrap().success());
     }
 }
 
@@ -129,7 +149,7 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
         let denied = server.wait_log(|line| line["message"] == "denied");
         assert_eq!((&denied["rule"], &denied["subject"]), (&"r".into(), &subject.into()));
         let watched = server.wait_log(|line| line["rule"] == "trial");
-        assert_eq!(watched["message"], "would be denied, but the rule only watches");
+        assert_eq!(watched["message"], "would be denied, but the rule is in shadow mode");
         assert_eq!(watched["subject"], subject);
         for line in [&denied, &watched] {
             assert_eq!(line["subject_id"].as_str().unwrap().len(), 16, "{line}");
@@ -147,7 +167,12 @@ fn credentials_of_a_sub_request_are_not_in_the_log() {
     for shown in ["clear", "masked"] {
         let server = TestServer::with(rules, &["--log-subjects", shown]);
         let mut client = server.client();
-        let headers = [("x-original-uri", "/"), ("authorization", "Bearer CANARY"), ("cookie", "session=CANARY")];
+        let headers = [
+            ("x-original-uri", "/"),
+            ("x-forwarded-for", "192.0.2.7"),
+            ("authorization", "Bearer CANARY"),
+            ("cookie", "session=CANARY"),
+        ];
         let mut status = || client.request("GET", "/v1/auth", &headers, "").status;
         assert_eq!([status(), status()], [200, 429]);
         let denied = server.wait_log(|line| line["message"] == "denied");

@@ -45,7 +45,7 @@ fn a_reply_carries_the_part_and_the_delay() {
 fn a_proxy_sets_the_priority_in_the_query_which_clients_cannot_write() {
     let server = TestServer::start(&shared());
     let mut client = server.client();
-    let claims = [("x-original-uri", "/"), ("priority", "critical")];
+    let claims = [("x-original-uri", "/"), ("x-forwarded-for", "192.0.2.7"), ("priority", "critical")];
     let mut request = |query: &str| {
         let reply = client.request("GET", &format!("/v1/auth{query}"), &claims, "");
         let limit = reply.header("x-ratelimit-limit").map(str::to_owned);

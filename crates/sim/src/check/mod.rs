@@ -150,6 +150,11 @@ impl CheckCase<'_> {
         } else {
             Nanos::from_secs(1)
         };
+        // A breaker that opens again and again waits for 24 pings.
+        let wait = match fault {
+            SimFault::OutagesAndRestarts => wait.plus(Nanos::from_millis(5_300)),
+            _ => wait,
+        };
         // The last replies, including those to heartbeats, are late.
         let late = if fault.is_lateness() { Nanos::new(10 * self.budget().get()) } else { Nanos::ZERO };
         let wait = wait.plus(late);

@@ -204,7 +204,13 @@ fn replay(limit: &Limit, records: &[&DecisionRecord]) -> u64 {
 fn unused_share(case: &CheckCase<'_>, subject: usize) -> Option<String> {
     let scenario = case.scenario;
     let simple = scenario.ceiling.is_none() && scenario.on_failure == OnStoreFailure::Local;
-    if !scenario.fault.is_outage() || scenario.fault == SimFault::Slow || !simple {
+    let begins = match scenario.fault {
+        SimFault::Slow => return None,
+        SimFault::OutagesAndRestarts => scenario.fault_ends.since(scenario.last_outage()),
+        fault if fault.is_outage() => scenario.fault_begins,
+        _ => return None,
+    };
+    if !simple {
         return None;
     }
     let limit = scenario.limit(subject);
@@ -212,7 +218,7 @@ fn unused_share(case: &CheckCase<'_>, subject: usize) -> Option<String> {
     // The last rank has the smallest share.
     let share = limit.share(Division { percent: 80, nodes, rank: Some(nodes - 1) })?;
     let window = scenario.spec.window.length();
-    let from = scenario.fault_begins.plus(Nanos::from_millis(1_300)).plus(window);
+    let from = begins.plus(Nanos::from_millis(1_300)).plus(window);
     let (mut expected, mut admitted) = (0, 0);
     for node in 0..scenario.nodes {
         let own = case.records_of(subject).filter(|r| r.node == node);

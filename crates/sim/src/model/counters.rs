@@ -124,6 +124,7 @@ impl ModelCounters {
                 .collect(),
             at: now,
             source: Source::Exact,
+            degraded: None,
             clock_stepped: stepped,
         }
     }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{CounterState, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, HashSlot, Heartbeat, Inspection, LeaseReply, NodeId, Outcome, PermitReply, PermitRequest,
-    Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Source, Store, StoreError, StoreResult, StoreStatus,
+    Charge, ChargeSet, Counters, Epoch, HashSlot, Heartbeat, Inspection, LeaseReply, NodeId, Outcome, PermitReply,
+    PermitRequest, Permits, Probe, Refund, Refunded, Reservations, Reserve, Restore, Settle, Settled, Source,
+    StoreError, StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -281,7 +282,7 @@ fn units_in(limit: &Limit, state: &CounterState) -> u64 {
     }
 }
 
-impl Store for ModelLink {
+impl Counters for ModelLink {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         self.charges_sent.lock().push(SentCharge { at: self.sim.now(), node: self.node, shard: self.shard });
         let sent = self.sim.now();
@@ -352,17 +353,6 @@ impl Store for ModelLink {
         Ok(outcome)
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        let set = &reserve.set;
-        let outcome = self.call_reserve(reserve).await?;
-        self.remember(set, &outcome);
-        Ok(outcome)
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.call_settle(settle).await
-    }
-
     async fn restore(&self, snapshots: &[Restore<'_>]) -> StoreResult<()> {
         let subjects = snapshots.iter().map(|snapshot| snapshot.charge.subject).collect();
         self.call_for(subjects, |model, now| match self.variant {
@@ -393,19 +383,6 @@ impl Store for ModelLink {
         .await
     }
 
-    async fn acquire(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit(request, PermitVerb::Acquire).await
-    }
-
-    async fn renew(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit(request, PermitVerb::Renew).await
-    }
-
-    async fn release(&self, request: &PermitRequest<'_>) -> StoreResult<()> {
-        self.call_permit(request, PermitVerb::Release).await?;
-        Ok(())
-    }
-
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         self.call_for(subjects_of(set), |model, now| {
             let each = set.charges.iter().map(|charge| {
@@ -432,6 +409,34 @@ impl Store for ModelLink {
             set.charges.iter().map(forgotten).sum()
         })
         .await
+    }
+}
+
+impl Permits for ModelLink {
+    async fn acquire(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit(request, PermitVerb::Acquire).await
+    }
+
+    async fn renew(&self, request: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit(request, PermitVerb::Renew).await
+    }
+
+    async fn release(&self, request: &PermitRequest<'_>) -> StoreResult<()> {
+        self.call_permit(request, PermitVerb::Release).await?;
+        Ok(())
+    }
+}
+
+impl Reservations for ModelLink {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let set = &reserve.set;
+        let outcome = self.call_reserve(reserve).await?;
+        self.remember(set, &outcome);
+        Ok(outcome)
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.call_settle(settle).await
     }
 }
 

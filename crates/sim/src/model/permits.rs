@@ -96,5 +96,10 @@ impl ModelPermits {
 }
 
 fn reply(granted: bool, holders: &Holders) -> PermitReply {
-    PermitReply { granted, in_use: u32::try_from(holders.len()).unwrap_or(u32::MAX), source: Source::Exact }
+    PermitReply {
+        granted,
+        in_use: u32::try_from(holders.len()).unwrap_or(u32::MAX),
+        source: Source::Exact,
+        degraded: None,
+    }
 }

@@ -53,6 +53,8 @@ pub enum SimFault {
     LateAndLost,
     /// A node drains and returns its leases, and another starts in its place.
     Drain,
+    /// Several outages of the store, and restarts of nodes between and during them. Nodes save their state on disk.
+    OutagesAndRestarts,
 }
 
 impl SimFault {

@@ -30,11 +30,13 @@ pub enum ScenarioKind {
     Permits,
     /// A healthy store whose replies are late.
     LateReplies,
+    /// Several outages in one window, and restarts of nodes.
+    Restarts,
 }
 
 impl ScenarioKind {
     /// All kinds.
-    pub const ALL: [ScenarioKind; 8] = [
+    pub const ALL: [ScenarioKind; 9] = [
         ScenarioKind::Single,
         ScenarioKind::Sharded,
         ScenarioKind::Leased,
@@ -43,6 +45,7 @@ impl ScenarioKind {
         ScenarioKind::Reservations,
         ScenarioKind::Permits,
         ScenarioKind::LateReplies,
+        ScenarioKind::Restarts,
     ];
 
     /// The name on the command line of `replay` and `soak`.
@@ -56,6 +59,7 @@ impl ScenarioKind {
             ScenarioKind::Reservations => "reservations",
             ScenarioKind::Permits => "permits",
             ScenarioKind::LateReplies => "late",
+            ScenarioKind::Restarts => "restarts",
         }
     }
 
@@ -75,6 +79,7 @@ impl ScenarioKind {
             ScenarioKind::Reservations => Scenario::reservations(seed),
             ScenarioKind::Permits => Scenario::permits(seed),
             ScenarioKind::LateReplies => Scenario::late_replies(seed),
+            ScenarioKind::Restarts => Scenario::restarts(seed),
         }
     }
 }

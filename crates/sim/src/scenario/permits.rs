@@ -4,8 +4,8 @@ use tidegate_core::store::OnStoreFailure;
 use tidegate_core::units::Nanos;
 
 use super::high_load::any_fault;
-use super::work::{PermitWork, Work};
-use super::{ArrivalPattern, Routing, Scenario, SimFault, SimSubject};
+use super::work::{FINAL_CHECK_DURATION, PermitWork, Work};
+use super::{ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, Routing, Scenario, SimFault, SimSubject};
 use crate::rng::Rng;
 
 impl Scenario {
@@ -44,11 +44,25 @@ impl Scenario {
             arrivals: ArrivalPattern::Steady,
         };
         scenario.subjects = subjects.map(subject).collect();
-        // The last client stays for a while, and its permit may have to expire.
-        let rest = MAX_SESSION.plus(lasts).plus(Nanos::from_secs(4));
-        scenario.schedule_with_rests(rest, &mut rng);
+        scenario.schedule_with_rests(rest_after(lasts), &mut rng);
         scenario
     }
+
+    /// One load period with the fault in it, and a rest in which all permits expire.
+    pub(super) fn schedule_with_one_period(&mut self, fault: Nanos) {
+        let Work::Permits(PermitWork { lasts, .. }) = self.work else {
+            return;
+        };
+        self.fault_ends = self.fault_begins.plus(fault);
+        let to = self.fault_ends.plus(Nanos::from_secs(11));
+        self.load_periods = vec![(LOAD_BEGINS, to)];
+        self.ends = to.plus(rest_after(lasts)).plus(FINAL_CHECK_DURATION).plus(LAST_REPLIES);
+    }
+}
+
+/// The last client stays for a while, and its permit may have to expire.
+fn rest_after(lasts: Nanos) -> Nanos {
+    MAX_SESSION.plus(lasts).plus(Nanos::from_secs(4))
 }
 
 /// The maximum duration of a request.

@@ -80,4 +80,4 @@ impl Scenario {
 }
 
 /// The duration of the final check.
-const FINAL_CHECK_DURATION: Nanos = Nanos::from_millis(400);
+pub(super) const FINAL_CHECK_DURATION: Nanos = Nanos::from_millis(400);

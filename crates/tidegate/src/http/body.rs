@@ -113,7 +113,7 @@ fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<
     json_text(out, view.rule.name().as_str());
     put(out, r#"","rate":""#);
     json_text(out, view.rate_text);
-    if view.reading.verdict.allows() {
+    if view.allows {
         put(out, r#"","allowed":true"#);
     } else {
         put(out, r#"","allowed":false"#);
@@ -196,7 +196,7 @@ pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &
     put(out, r#"","instance":"urn:tidegate:decision:"#);
     json_text(out, context.id);
     put(out, r#"","violated-policies":["#);
-    let violated = decision.enforced().filter(|view| !view.reading.verdict.allows());
+    let violated = decision.enforced().filter(|view| !view.allows);
     for (i, view) in violated.enumerate() {
         if i > 0 {
             put(out, ",");

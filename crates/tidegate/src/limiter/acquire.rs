@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, OnStoreFailure, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
+    Charge, Degraded, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -370,7 +370,12 @@ impl<S: Store> LimiterView<'_, S> {
                 let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
                 let adaptive = &limiter.adaptive;
                 let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
-                let reply = PermitReply { granted: outcome.granted, in_use: outcome.open, source: Source::Exact };
+                let reply = PermitReply {
+                    granted: outcome.granted,
+                    in_use: outcome.open,
+                    source: Source::Exact,
+                    degraded: None,
+                };
                 return Ok((outcome.limit, reply));
             }
         };
@@ -403,7 +408,7 @@ impl<S: Store> LimiterView<'_, S> {
             max_permits,
             open: reply.in_use,
             source: reply.source,
-            unavailable: reply.source == Source::Fallback && limit.rule.options().on_failure == OnStoreFailure::Deny,
+            unavailable: matches!(reply.degraded, Some(Degraded::DeniedByPolicy { .. })),
             client,
         })
     }
@@ -418,7 +423,7 @@ impl<S: Store> LimiterView<'_, S> {
 /// A charge that identifies the permits of a rule which may have no rate. Its limit is arbitrary.
 pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a> {
     let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
-    let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
+    let any = Limit::compile(&spec, Precision::Double).expect("one a second fits every store");
     Charge {
         subject: limit.subject,
         rule: limit.rule.name(),

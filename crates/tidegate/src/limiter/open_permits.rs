@@ -28,11 +28,11 @@ pub(super) struct OpenPermitGauge {
 }
 
 /// The permits of a ticket: rule, and counter of rule and subject.
-type Permits = SmallVec<[(RuleName, u128); 1]>;
+type TicketPermits = SmallVec<[(RuleName, u128); 1]>;
 
 #[derive(Debug, Default)]
 struct OpenTickets {
-    open: PermitSet<Permits>,
+    open: PermitSet<TicketPermits>,
     /// Rule and subject, then holder.
     holders: BTreeSet<(u128, u128)>,
     counts: BTreeMap<String, u64>,
@@ -101,7 +101,7 @@ impl OpenPermitGauge {
 }
 
 impl OpenTickets {
-    fn insert(&mut self, holder: u128, until: Nanos, permits: Permits) {
+    fn insert(&mut self, holder: u128, until: Nanos, permits: TicketPermits) {
         for (rule, counter) in &permits {
             self.holders.insert((*counter, holder));
             match self.counts.get_mut(rule.as_str()) {
@@ -112,13 +112,13 @@ impl OpenTickets {
         self.open.put(holder, until, permits);
     }
 
-    fn remove(&mut self, holder: u128) -> Option<Permits> {
+    fn remove(&mut self, holder: u128) -> Option<TicketPermits> {
         let permits = self.open.remove(holder)?;
         self.uncount(holder, &permits);
         Some(permits)
     }
 
-    fn uncount(&mut self, holder: u128, permits: &Permits) {
+    fn uncount(&mut self, holder: u128, permits: &TicketPermits) {
         for (rule, counter) in permits {
             self.holders.remove(&(*counter, holder));
             if let Some(count) = self.counts.get_mut(rule.as_str()) {

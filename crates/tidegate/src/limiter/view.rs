@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidegate_core::store::{ChargeSet, Outcome, Reserve, Store, StoreError, one_reply_per_set};
+use tidegate_core::store::{ChargeSet, Outcome, Reserve, Store, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{self, ChargePlan, ChargedAs, Decision, EnforceMode};
 use tidegate_rules::event::Event;
@@ -62,7 +62,6 @@ impl<S: Store> LimiterView<'_, S> {
         // A request decided by a list has an empty set: charging that touches no counter.
         let sets: Vec<&ChargeSet<'_>> = plans.iter().map(|plan| &plan.set).collect();
         let outcomes = self.limiter.store.charge_each(&sets).await;
-        let outcomes = one_reply_per_set(sets.len(), outcomes);
         let planned = requests.iter().zip(&plans).zip(outcomes);
         let decided = planned.map(|((request, plan), outcome)| {
             let decision = match plan.listed {

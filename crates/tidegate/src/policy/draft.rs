@@ -1,5 +1,6 @@
 //! Rules that are valid in themselves, before their keys are read, and the sources they are built from.
 
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -124,22 +125,35 @@ impl PolicyDraft {
     }
 }
 
-/// Each field is preceded by its length, so that no two sets of files hash alike.
+/// Each text of a file is preceded by its length, so that no two sets of files hash alike. Domains are hashed field by
+/// field, in the same way on every node that runs the same build.
 fn digest(files: &[SourceFile<'_>], domains: &[DomainConfig]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let mut add_field = |bytes: &[u8]| {
-        hash.update((bytes.len() as u64).to_be_bytes());
-        hash.update(bytes);
+    let mut hash = DigestHasher(Sha256::new());
+    let mut add_text = |bytes: &[u8]| {
+        hash.write(&(bytes.len() as u64).to_be_bytes());
+        hash.write(bytes);
     };
     for file in files {
         let name = Path::new(file.name).file_name().unwrap_or_default();
-        add_field(name.as_encoded_bytes());
-        add_field(file.text.as_bytes());
+        add_text(name.as_encoded_bytes());
+        add_text(file.text.as_bytes());
     }
-    for domain in domains {
-        add_field(format!("{domain:?}").as_bytes());
+    domains.iter().for_each(|domain| domain.hash(&mut hash));
+    hash.0.finalize().into()
+}
+
+/// Feeds what a value hashes into a digest.
+struct DigestHasher(Sha256);
+
+impl Hasher for DigestHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
     }
-    hash.finalize().into()
+
+    /// Not used: the digest has more bits.
+    fn finish(&self) -> u64 {
+        0
+    }
 }
 
 /// Resolves the path of a keys file, which is relative to the rules that name it.
@@ -151,6 +165,8 @@ fn resolve_keys_path(rules: &Path, keys: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidegate_rules::envoy::Metadata;
+    use tidegate_rules::{DescriptorConfig, SourceLocation};
 
     fn digest_of(files: &[(&str, &str)]) -> [u8; 32] {
         let files: Vec<_> = files.iter().map(|(name, text)| SourceFile { name, text }).collect();
@@ -169,5 +185,22 @@ mod tests {
         ] {
             assert_ne!(one, digest_of(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn domains_with_equal_fields_have_equal_digests() {
+        let domain = |number| DomainConfig {
+            location: SourceLocation { file: "xds/shop".into(), line: 0 },
+            domain: "shop".to_owned(),
+            descriptors: vec![DescriptorConfig {
+                key: "user".to_owned(),
+                metadata: Some(Metadata::List(vec![Metadata::Number(number)])),
+                ..DescriptorConfig::default()
+            }],
+        };
+        let one = digest(&[], &[domain(1.5)]);
+        assert_eq!(one, digest(&[], &[domain(1.5)]));
+        assert_ne!(one, digest(&[], &[domain(2.5)]));
+        assert_ne!(one, digest(&[], &[domain(1.5), domain(1.5)]));
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn max_wait_of(sets: &[&ChargeSet<'_>]) -> Nanos {
 
 /// The output of `call` if it is ready before `budget` has passed. Otherwise `call` is left as it was, and another
 /// task may go on waiting for it.
-pub(super) async fn within<R: Runtime, F: Future + ?Sized>(
+pub(crate) async fn within<R: Runtime, F: Future + ?Sized>(
     runtime: &R,
     budget: Nanos,
     mut call: Pin<&mut F>,

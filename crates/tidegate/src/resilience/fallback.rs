@@ -14,9 +14,9 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId, Outcome, PermitReply,
-    PermitRequest, Probe, Refund, Refunded, ReservationState, Reserve, Restore, Role, Settle, Settled, Source, Store,
-    StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Degraded, Epoch, HashSlot, Inspection, LeaseReply, LimitReading, NodeId,
+    OnStoreFailure, Outcome, PermitReply, PermitRequest, Permits, Probe, Refund, Refunded, ReservationState,
+    Reservations, Reserve, Restore, Role, Settle, Settled, Source, Store, StoreError, StoreResult,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
@@ -390,6 +390,7 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
         snapshots: lease.snapshot.iter().cloned().collect(),
         at: lease.at,
         source: Source::Exact,
+        degraded: None,
         clock_stepped: false,
     };
     (set, outcome)
@@ -404,14 +405,14 @@ fn was_sent<T>(reply: &StoreResult<T>) -> bool {
     }
 }
 
-impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
+impl<S: Store + Probe + 'static, R: Runtime> Counters for FallbackStore<S, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let decided = self.charge_with_deadline(Nanos::MAX, set, ChargeKind::Charge).await;
         Ok(decided.outcome)
     }
 
     /// Charges the sets that need the store in one call.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let supervisor = &self.supervisor;
         let remote: Vec<usize> = (0..sets.len()).filter(|i| !supervisor.decides_locally(sets[*i])).collect();
         let sent: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
@@ -477,31 +478,29 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         Ok(outcome)
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        let kind = ChargeKind::of(reserve);
-        let decided = self.charge_with_deadline(Nanos::MAX, &reserve.set, kind).await;
-        Ok(decided.outcome)
-    }
-
-    /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be
-    /// sent again.
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        let reserved = &self.supervisor.node_state.reservations;
-        if reserved.is_settled(settle) {
-            return Ok(Settled::Already);
-        }
-        let found = reserved.settle(settle, self.store_time());
-        if found.iter().all(|reservation| *reservation == ReservationState::Unknown) {
-            return self.supervisor.guard.settle(settle).await;
-        }
-        self.correct_estimate(settle, &found).await?;
-        Ok(settle.outcome(&found, self.store_time()))
-    }
-
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         self.supervisor.guard.restore(restores).await
     }
 
+    /// Local counts are no substitute: a client that has used up its limit would seem to have used nothing.
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.supervisor.guard.inspect(set).await
+    }
+
+    /// Local state is removed only after the store has replied: after an error nothing is lost.
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
+        let in_store = supervisor.guard.reset(set).await?;
+        for charge in &set.charges {
+            node_state.mirror.forget(charge.counter());
+            node_state.permits.forget(charge.counter());
+        }
+        node_state.reservations.forget(set);
+        Ok(in_store.max(node_state.local_fallback.reset(set, supervisor.store_time())))
+    }
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> Permits for FallbackStore<S, R> {
     /// This node records a permit that the store has granted: it is restored if the store loses it, and counts toward
     /// this node's share while the store is down.
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
@@ -515,13 +514,16 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
                 && supervisor.trusts_permits(epoch)
             {
                 if permit_reply.granted {
-                    permits.record_acquired(permit, sent);
+                    permits.record_acquired(permit, permit_reply.in_use, sent);
                 }
                 return Ok(permit_reply);
             }
         }
         let share = permit_share(permit, supervisor.division(permit.counter()));
-        let permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
+        let mut permit_reply = permits.acquire(permit, share, supervisor.runtime.now());
+        if !permit_reply.granted && permit.options.on_failure == OnStoreFailure::Deny {
+            permit_reply.degraded = Some(Degraded::DeniedByPolicy { charge: 0 });
+        }
         if was_requested && !permit_reply.granted {
             permits.begin_release(permit, supervisor.runtime.now()); // its reply may only be late
         }
@@ -545,7 +547,7 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         match reply {
             Ok(permit_reply) if trusted => {
                 match (permit_reply.granted, was_open && !permits.is_open(permit, now)) {
-                    (true, false) => permits.record_acquired(permit, sent),
+                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent),
                     (true, true) => {} // released in the meantime
                     (false, _) => permits.released(permit),
                 }
@@ -565,21 +567,27 @@ impl<S: Store + Probe + 'static, R: Runtime> Store for FallbackStore<S, R> {
         }
         Ok(())
     }
+}
 
-    /// Local counts are no substitute: a client that has used up its limit would seem to have used nothing.
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        self.supervisor.guard.inspect(set).await
+impl<S: Store + Probe + 'static, R: Runtime> Reservations for FallbackStore<S, R> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let kind = ChargeKind::of(reserve);
+        let decided = self.charge_with_deadline(Nanos::MAX, &reserve.set, kind).await;
+        Ok(decided.outcome)
     }
 
-    /// Local state is removed only after the store has replied: after an error nothing is lost.
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let (supervisor, node_state) = (&self.supervisor, &self.supervisor.node_state);
-        let in_store = supervisor.guard.reset(set).await?;
-        for charge in &set.charges {
-            node_state.mirror.forget(charge.counter());
-            node_state.permits.forget(charge.counter());
+    /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be
+    /// sent again.
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        let reserved = &self.supervisor.node_state.reservations;
+        if reserved.is_settled(settle) {
+            return Ok(Settled::Already);
         }
-        node_state.reservations.forget(set);
-        Ok(in_store.max(node_state.local_fallback.reset(set, supervisor.store_time())))
+        let found = reserved.settle(settle, self.store_time());
+        if found.iter().all(|reservation| *reservation == ReservationState::Unknown) {
+            return self.supervisor.guard.settle(settle).await;
+        }
+        self.correct_estimate(settle, &found).await?;
+        Ok(settle.outcome(&found, self.store_time()))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate_core::store::{
     Charge, ChargeSet, Epoch, FailureCause, FailureKind, HashSlot, Heartbeat, Inspection, LeaseReply, Outcome,
     PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Store, StoreError,
-    StoreResult, StoreStatus, one_reply_per_set,
+    StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -334,8 +334,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
                 }
                 (several, _) => {
                     let sets: Vec<ChargeSet<'_>> = several.iter().map(OwnedSet::set).collect();
-                    let replies = store.charge_each(&sets.iter().collect::<Vec<_>>()).await;
-                    one_reply_per_set(sets.len(), replies)
+                    store.charge_each(&sets.iter().collect::<Vec<_>>()).await
                 }
             }
         }))

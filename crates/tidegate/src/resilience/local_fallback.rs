@@ -1,18 +1,21 @@
 //! Decides without the store: a memory store in which each limit is this node's share of it.
 //!
 //! A counter starts with this node's share of what the mirror knows, so an outage gives no client a fresh quota.
-//! Units admitted here are added to the write-back queue. Does not know whether the store is up.
+//! Units admitted here are added to the write-back queue, and to the usage of the shares. Does not know whether the
+//! store is up.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Division, Figures, Limit, Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded, Restore, Role, Source,
+    Charge, ChargeSet, Degraded, LimitReading, OnStoreFailure, Outcome, PermitRequest, Refund, Refunded, Restore, Role,
+    Source,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use super::mirror::Mirror;
+use super::share_usage::ShareUsage;
 use super::write_back::WriteBackQueue;
 use crate::clock::ManualClock;
 use crate::stores::memory::MemoryStore;
@@ -24,6 +27,7 @@ const NO_SHARE_RETRY_AFTER: Nanos = Nanos::from_secs(1);
 pub(super) struct LocalFallback {
     memory: MemoryStore<ManualClock>,
     pub(super) write_back: WriteBackQueue,
+    pub(super) usage: ShareUsage,
 }
 
 /// A charge under this node's share of its limit.
@@ -42,7 +46,11 @@ enum LocalIntent {
 
 impl LocalFallback {
     pub(super) fn new(now: Nanos, max_pending: usize) -> Self {
-        LocalFallback { memory: MemoryStore::new(ManualClock::at(now)), write_back: WriteBackQueue::new(max_pending) }
+        LocalFallback {
+            memory: MemoryStore::new(ManualClock::at(now)),
+            write_back: WriteBackQueue::new(max_pending),
+            usage: ShareUsage::new(max_pending),
+        }
     }
 
     /// Decides by this node's shares, at the store's time `now`.
@@ -89,6 +97,7 @@ impl LocalFallback {
     ) {
         let charge = Charge { cost, ..charge.clone() };
         if let LocalCharge::Share(share) = self.local_charge(&charge, division, mirror, now) {
+            self.usage.add(&charge, &share.limit, cost, now);
             self.memory.force_at(&ChargeSet::of_one(share), now);
         }
     }
@@ -128,13 +137,16 @@ impl LocalFallback {
                     let limit = local.share().map_or(&charge.limit, |share| &share.limit);
                     let empty_at = mirror.empties_at(charge).unwrap_or(now);
                     self.write_back.add(charge, limit, now, empty_at);
+                    self.usage.add(charge, limit, charge.cost, now);
                 }
             }
         }
-        Outcome { admitted, readings, source: Source::Fallback, ..outcome }
+        let degraded = Some(if admitted { Degraded::StoreUnavailable } else { denial_reason(set) });
+        Outcome { admitted, readings, source: Source::Fallback, degraded, ..outcome }
     }
 
-    /// A charge under this node's share of its limit, after the newest mirror state is applied to the share.
+    /// A charge under this node's share of its limit. Applies to the share first the newest state of the mirror, and
+    /// what the share admitted before a restart.
     fn local_charge<'a>(
         &self,
         charge: &'a Charge<'_>,
@@ -145,9 +157,10 @@ impl LocalFallback {
         let Some(share) = share_of(charge, division) else {
             return LocalCharge::Denied;
         };
-        if let Some(state) = mirror.take_unapplied(charge) {
-            let share_state = charge.limit.split(&state, &share, division.nodes);
-            let restore = Restore { charge: with_limit(charge, share.clone()), state: share_state };
+        let mirrored = mirror.take_unapplied(charge).map(|state| charge.limit.split(&state, &share, division.nodes));
+        let admitted = self.usage.take_restored(charge.counter(), &share);
+        for state in mirrored.into_iter().chain(admitted) {
+            let restore = Restore { charge: with_limit(charge, share.clone()), state };
             // The share's state is of the share's own algorithm, so it always fits.
             let _merged = self.memory.restore_at(&[restore], now);
         }
@@ -164,6 +177,7 @@ impl LocalFallback {
         if done == Refunded::Done {
             for charge in &refund.set.charges {
                 self.write_back.refund(charge, refund.charged_at, now);
+                self.usage.refund(charge, refund.charged_at, now);
             }
         }
         done
@@ -173,6 +187,7 @@ impl LocalFallback {
     pub(super) fn reset(&self, set: &ChargeSet<'_>, now: Nanos) -> u64 {
         for charge in &set.charges {
             self.write_back.forget(charge.counter());
+            self.usage.forget(charge.counter());
         }
         self.memory.reset_at(set, now)
     }
@@ -192,6 +207,15 @@ const NO_SHARE_READING: LimitReading = LimitReading {
     verdict: Verdict::Deny { retry: Retry::After(NO_SHARE_RETRY_AFTER) },
     figures: Figures { remaining: 0, reset_after: NO_SHARE_RETRY_AFTER, more_after: NO_SHARE_RETRY_AFTER },
 };
+
+/// Why this node denies a set: by policy, or because its shares are exhausted.
+fn denial_reason(set: &ChargeSet<'_>) -> Degraded {
+    let denies = |charge: &Charge<'_>| charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny;
+    if set.admits(|i| !denies(&set.charges[i])) {
+        return Degraded::StoreUnavailable;
+    }
+    Degraded::denied_by(set.charges.iter().position(denies).unwrap_or(0))
+}
 
 /// The limit by which this node decides, if it may.
 fn share_of(charge: &Charge<'_>, division: Division) -> Option<Limit> {

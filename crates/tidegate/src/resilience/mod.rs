@@ -1,10 +1,8 @@
 //! Keeps limits working while the shared store is slow, down, or has lost counts.
 //!
 //! No decision waits for the store longer than its budget, none fails because the store does, and lost counts are
-//! restored. From the outside in:
+//! restored. From the outside in, behind [`Ahead`]:
 //!
-//! - Ahead of the store: `deny_cache` remembers denials, `lease` decides by leases, `lenient` by the last synced
-//!   state. `split_set` separates the charges that these decide from the rest of a set.
 //! - Per shard: `shards` divides a request among the shards. `fallback` decides by this node's share
 //!   (`local_fallback`) while a shard is down or not trusted, and by the newest state (`late`) while its reply is
 //!   late. `guard` puts `deadline`, `bulkhead` and `breaker` around the shard.
@@ -21,7 +19,6 @@ mod breaker;
 mod bulkhead;
 mod clock_watch;
 mod deadline;
-mod deny_cache;
 mod event;
 mod eviction;
 mod failure_counts;
@@ -30,8 +27,7 @@ mod guard;
 mod in_flight;
 mod join;
 mod late;
-mod lease;
-mod lenient;
+mod local_admissions;
 mod local_fallback;
 mod local_reservations;
 mod membership;
@@ -39,40 +35,40 @@ mod mirror;
 mod node_state;
 mod open_permits;
 mod owned_charge;
-mod pending_units;
 mod recovery_state;
 mod refund;
 mod settings;
 mod shards;
-mod split_set;
+mod share_usage;
 mod store_clock;
 mod striped_map;
 mod supervisor;
 mod write_back;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{NodeId, RuleOptions, Shards};
+use tidegate_core::subject::RuleName;
 
 pub use self::breaker::{Breaker, BreakerChange};
 pub use self::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
-pub use self::deny_cache::DenyCache;
+pub(crate) use self::deadline::within;
 pub use self::event::{StoreEvent, Watcher};
 pub use self::failure_counts::FailureCounts;
 pub use self::fallback::FallbackStore;
 pub(crate) use self::join::join_all;
-pub use self::lease::{LeaseStats, LeasingStore, Lender};
-pub use self::lenient::{LenientStore, NodeCountFn, Overshoot};
-pub use self::pending_units::{PendingLimit, PendingUnits};
+pub use self::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
+pub use self::open_permits::PermitSync;
+pub(crate) use self::owned_charge::OwnedCharge;
 pub use self::settings::{BreakerSettings, ResilienceSettings};
 use self::shards::AggregateObserver;
 pub use self::shards::{ShardObserver, ShardedStore};
+use crate::ahead::Ahead;
 use crate::runtime::Runtime;
 
 /// A shared store that may fail, with all layers of this module around it.
-pub type Resilient<P, R> = DenyCache<LeasingStore<LenientStore<ShardedStore<P, R>, R>, R>, R>;
+pub type Resilient<P, R> = Ahead<ShardedStore<P, R>, R>;
 
 /// Puts all layers around a store and its shards, in order. The node id is that of the settings, or a random one.
 pub fn resilient<P: Shards + 'static, R: Runtime>(
@@ -92,68 +88,47 @@ pub fn resilient_shards<P: Shards + 'static, R: Runtime>(
     settings: ResilienceSettings,
     observer: Arc<dyn ShardObserver>,
 ) -> Resilient<P, R> {
-    let (max_denials, max_denial_age) = (settings.max_denials, settings.max_denial_age);
-    let (max_leases, max_views) = (settings.max_leases, settings.max_views);
+    let (max_entries, max_denial_age) = (settings.max_ahead, settings.max_denial_age);
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
     let sharded = ShardedStore::new(shards, runtime.clone(), me, settings, observer);
-    let node_source = sharded.clone();
-    let nodes: NodeCountFn = Arc::new(move || node_source.nodes());
-    let late = sharded.clone();
-    let has_late_charges = Arc::new(move |counter| late.has_late_charges(counter));
-    let lenient = LenientStore::new(sharded, runtime.clone(), max_views, nodes);
-    let lease = LeasingStore::new(lenient, runtime.clone(), max_leases);
-    DenyCache::new(lease, runtime, max_denials, max_denial_age).bypass_when(has_late_charges)
+    Ahead::new(sharded, runtime, max_entries, max_denial_age)
 }
 
 impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
     /// The members as last listed, to be saved for the next start.
     pub fn members(&self) -> Vec<NodeId> {
-        self.sharded().members()
+        self.store().members()
     }
 
-    /// The units that this node has admitted and the store does not count yet, to be saved for the next start.
-    pub fn pending(&self) -> Vec<PendingUnits> {
-        self.sharded().pending()
+    /// What this node has admitted without the store, to be saved for the next start.
+    pub fn local_admissions(&self) -> LocalAdmissions {
+        self.store().local_admissions()
     }
 
-    /// Restores units that were pending before a restart. `limit_of` finds the limit and the options that their rule
-    /// has now. Returns how many of the counters still have a rule.
-    pub fn restore_pending(
+    /// How often `local_admissions` changed. Time alone changes nothing that must be saved.
+    pub fn admission_changes(&self) -> u64 {
+        self.store().admission_changes()
+    }
+
+    /// Restores what this node had admitted without the store before a restart. `limit_of` finds the limit and the
+    /// options that the rule of some units has now, `options_of` the options of the rule of a permit. Returns how many
+    /// of the counters with units still have a rule.
+    pub fn restore_local_admissions(
         &self,
-        pending: &[PendingUnits],
+        admissions: &LocalAdmissions,
         limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
+        options_of: impl Fn(&RuleName) -> RuleOptions,
     ) -> usize {
-        self.sharded().restore_pending(pending, limit_of)
+        self.store().restore_local_admissions(admissions, limit_of, options_of)
     }
 
     /// The offset between the store's clock and this node's.
     pub fn clock_reading(&self) -> Option<ClockReading> {
-        self.sharded().clock_reading()
-    }
-
-    /// By how many units each lenient rule may be exceeded, as of the last sync.
-    pub fn overshoot(&self) -> BTreeMap<Box<str>, Overshoot> {
-        self.store().store().overshoot()
+        self.store().clock_reading()
     }
 
     /// How often the store failed, by kind, and the cause of the last failure.
     pub fn failures(&self) -> &FailureCounts {
-        self.sharded().failures()
-    }
-
-    /// How many units were drawn, returned, lapsed and are outstanding.
-    pub fn leases(&self) -> LeaseStats {
-        self.store().stats()
-    }
-
-    /// Shuts down cleanly: returns all leases and syncs all lenient charges. From then on the store decides
-    /// everything.
-    pub async fn drain(&self) {
-        self.store().return_all().await;
-        self.store().store().flush().await;
-    }
-
-    fn sharded(&self) -> &ShardedStore<P, R> {
-        self.store().store().store()
+        self.store().failures()
     }
 }

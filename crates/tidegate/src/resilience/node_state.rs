@@ -4,6 +4,8 @@
 //! All shards share one `NodeState`, because counters move between shards and a shard may be gone for good: the
 //! state must outlive it. It does not know which shard a counter is in.
 
+use std::sync::atomic::AtomicBool;
+
 use tidegate_core::units::Nanos;
 
 use super::late::LateCharges;
@@ -25,6 +27,8 @@ pub(super) struct NodeState {
     pub(super) permits: OpenPermits,
     /// Reservations that were admitted without a store, until they are settled.
     pub(super) reservations: LocalReservations,
+    /// Whether the node was without its store when it ended.
+    pub(super) restarted_without_store: AtomicBool,
 }
 
 impl NodeState {
@@ -36,6 +40,7 @@ impl NodeState {
             local_fallback: LocalFallback::new(wall, settings.max_mirrored),
             permits: OpenPermits::new(settings.max_mirrored),
             reservations: LocalReservations::new(settings.max_mirrored),
+            restarted_without_store: AtomicBool::new(false),
         }
     }
 }

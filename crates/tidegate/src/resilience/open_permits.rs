@@ -5,6 +5,10 @@
 //! `LocalOnly`), `begin_release` (to `Releasing`), `released` and expiry (removed). `unsynced` lists the permits to
 //! sync.
 //!
+//! A permit is `Local` once it was granted or renewed without the store, or while the store had more than the limit:
+//! then some are local, and it may be one of them. Local permits are saved over a restart (`local_permits`,
+//! `restore`), because they count toward this node's share in every outage until they expire.
+//!
 //! Invariants: a permit expires here no later than in the store, because its TTL starts before the store is called;
 //! a released permit is not open. Bounded: a permit beyond the bound is known to the store alone. A call finds its
 //! permit by holder and walks no others, however many are open. Knows no store; time is injected.
@@ -12,11 +16,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
-use tidegate_core::store::{PermitReply, PermitRequest, RuleOptions, Source};
+use tidegate_core::store::{Degraded, PermitReply, PermitRequest, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::sweep::SweepSchedule;
 use tidegate_core::units::Nanos;
 
+use super::local_admissions::LocalPermit;
 use crate::permit_set::PermitSet;
 
 /// The permits of this node.
@@ -33,6 +38,8 @@ struct PermitTable {
     unsynced: BTreeSet<(u128, u128)>,
     /// When expired permits of all counters are swept.
     sweep: SweepSchedule,
+    /// How often a local permit was inserted, changed or removed before its expiry.
+    changes: u64,
 }
 
 /// The permits of one subject under one rule.
@@ -40,7 +47,7 @@ struct CounterPermits {
     subject: Fingerprint,
     rule: RuleName,
     options: RuleOptions,
-    permits: PermitSet<PermitSync>,
+    permits: PermitSet<KnownPermit>,
     /// How many of them are being released.
     releasing: usize,
 }
@@ -59,9 +66,27 @@ struct OwnPermit {
     sync: PermitSync,
 }
 
+/// What is known of a permit beside its expiry.
+#[derive(Clone, Copy, Debug)]
+struct KnownPermit {
+    sync: PermitSync,
+    origin: PermitOrigin,
+}
+
+/// Whether a permit counts toward this node's share after a restart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PermitOrigin {
+    /// No: the store granted it.
+    Store,
+    /// Yes.
+    Local,
+    /// Yes, and it is from before the last restart. The store may know better.
+    Restored,
+}
+
 /// What the store knows of a permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum PermitSync {
+pub enum PermitSync {
     /// The store knows it is open, until the same time as this node.
     Synced,
     /// The store does not know it, or knows an earlier end: it was granted or renewed without the store.
@@ -69,6 +94,15 @@ enum PermitSync {
     /// It was released, and the store may still count it as open.
     Releasing,
 }
+
+impl KnownPermit {
+    fn is_local(self) -> bool {
+        self.origin != PermitOrigin::Store
+    }
+}
+
+/// A permit that was granted or renewed without the store.
+const LOCAL: KnownPermit = KnownPermit { sync: PermitSync::LocalOnly, origin: PermitOrigin::Local };
 
 /// A permit that the store must be updated about.
 #[derive(Clone, Debug)]
@@ -101,10 +135,11 @@ impl OpenPermits {
         OpenPermits { table: Mutex::default(), max }
     }
 
-    /// The store has granted or renewed a permit, by a call sent at `sent`.
-    pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, sent: Nanos) {
-        let mut table = self.table.lock();
-        table.insert(permit, sent, sent.plus(permit.ttl), PermitSync::Synced, self.max);
+    /// The store has granted or renewed a permit, by a call sent at `sent`, and has `in_use` permits of the counter.
+    pub(super) fn record_acquired(&self, permit: &PermitRequest<'_>, in_use: u32, sent: Nanos) {
+        let origin = if in_use > permit.max_permits { PermitOrigin::Local } else { PermitOrigin::Store };
+        let known = KnownPermit { sync: PermitSync::Synced, origin };
+        self.table.lock().insert(permit, sent, sent.plus(permit.ttl), known, self.max);
     }
 
     /// Grants or renews a permit without the store, if fewer than `share` are open here.
@@ -113,7 +148,7 @@ impl OpenPermits {
         let (open, own) = table.find(permit, now);
         let has = own.is_some_and(|own| own.sync != PermitSync::Releasing);
         let until = now.plus(permit.ttl);
-        let granted = (has || open < share) && table.insert(permit, now, until, PermitSync::LocalOnly, self.max);
+        let granted = (has || open < share) && table.insert(permit, now, until, LOCAL, self.max);
         permit_reply(granted, open + u32::from(granted && !has))
     }
 
@@ -123,7 +158,7 @@ impl OpenPermits {
         let (open, own) = table.find(permit, now);
         let granted = match own?.sync {
             PermitSync::Synced | PermitSync::LocalOnly => {
-                table.insert(permit, now, now.plus(permit.ttl), PermitSync::LocalOnly, self.max)
+                table.insert(permit, now, now.plus(permit.ttl), LOCAL, self.max)
             }
             PermitSync::Releasing => false,
         };
@@ -136,7 +171,8 @@ impl OpenPermits {
         let mut table = self.table.lock();
         let (_, own) = table.find(permit, now);
         let until = own.map_or(now.plus(permit.ttl), |own| own.until);
-        table.insert(permit, now, until, PermitSync::Releasing, self.max);
+        let known = KnownPermit { sync: PermitSync::Releasing, origin: PermitOrigin::Store };
+        table.insert(permit, now, until, known, self.max);
     }
 
     /// The store knows that a permit is not open.
@@ -149,8 +185,9 @@ impl OpenPermits {
         let mut table = self.table.lock();
         if let Some(of_counter) = table.by_counter.remove(&counter) {
             table.count -= of_counter.permits.len();
-            for (holder, _, _) in of_counter.permits.iter() {
+            for (holder, _, known) in of_counter.permits.iter() {
                 table.unsynced.remove(&(counter, holder));
+                table.changes += u64::from(known.is_local());
             }
         }
     }
@@ -167,6 +204,33 @@ impl OpenPermits {
         own.is_some_and(|own| own.sync != PermitSync::Releasing)
     }
 
+    /// How often `local_permits` changed otherwise than by time.
+    pub(super) fn changes(&self) -> u64 {
+        self.table.lock().changes
+    }
+
+    /// All local permits, to be saved. `wall_time` converts an expiry.
+    pub(super) fn local_permits(&self, now: Nanos, wall_time: impl Fn(Nanos) -> Nanos) -> Vec<LocalPermit> {
+        let table = self.table.lock();
+        let permits = table.by_counter.values().flat_map(|of_counter| {
+            let local = of_counter.permits.iter().filter(|(_, until, known)| known.is_local() && *until > now);
+            local.map(|(holder, until, known)| LocalPermit {
+                subject: of_counter.subject,
+                rule: of_counter.rule.clone(),
+                holder,
+                until: wall_time(until),
+                sync: known.sync,
+            })
+        });
+        permits.collect()
+    }
+
+    /// Restores a local permit from before a restart.
+    pub(super) fn restore(&self, permit: &PermitRequest<'_>, sync: PermitSync, now: Nanos) {
+        let known = KnownPermit { sync, origin: PermitOrigin::Restored };
+        self.table.lock().insert(permit, now, now.plus(permit.ttl), known, self.max);
+    }
+
     /// All open permits of the subjects that are `in_store`, for a store that has lost them.
     pub(super) fn open_permits(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<PermitUpdate> {
         let table = self.table.lock();
@@ -176,6 +240,19 @@ impl OpenPermits {
             holders.filter_map(|holder| of_counter.update_of(holder, now))
         });
         updates.filter(|update| !update.releasing).collect()
+    }
+
+    /// Whether any permit of the subjects that are `in_store` was acquired or renewed since the last restart and is
+    /// open.
+    pub(super) fn any_own(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> bool {
+        let table = self.table.lock();
+        let mut of_counter = table.by_counter.values().filter(|of_counter| in_store(of_counter.subject));
+        of_counter.any(|of_counter| {
+            of_counter.permits.iter().any(|(_, until, known)| {
+                let open = until > now && known.sync != PermitSync::Releasing;
+                open && known.origin != PermitOrigin::Restored
+            })
+        })
     }
 
     /// All permits that the store must be updated about. Walks no others.
@@ -191,14 +268,14 @@ impl OpenPermits {
 
 impl CounterPermits {
     fn update_of(&self, holder: u128, now: Nanos) -> Option<PermitUpdate> {
-        let (until, sync) = self.permits.get(holder).filter(|(until, _)| *until > now)?;
+        let (until, known) = self.permits.get(holder).filter(|(until, _)| *until > now)?;
         Some(PermitUpdate {
             subject: self.subject,
             rule: self.rule.clone(),
             options: self.options,
             holder,
             remaining: until.since(now),
-            releasing: *sync == PermitSync::Releasing,
+            releasing: known.sync == PermitSync::Releasing,
         })
     }
 }
@@ -212,23 +289,27 @@ impl PermitTable {
             return (0, None);
         };
         let own = of_counter.permits.get(permit.holder);
-        let own = own.map(|(until, sync)| OwnPermit { until, sync: *sync });
+        let own = own.map(|(until, known)| OwnPermit { until, sync: known.sync });
         (of_counter.open_count(), own)
     }
 
     /// Removes the expired permits of a counter.
     fn expire_counter(&mut self, counter: u128, now: Nanos) {
         while let Some(of_counter) = self.by_counter.get_mut(&counter)
-            && let Some((holder, sync)) = of_counter.permits.pop_ended(now)
+            && let Some((holder, known)) = of_counter.permits.pop_ended(now)
         {
-            self.on_removed(counter, holder, sync);
+            self.on_removed(counter, holder, known.sync);
         }
     }
 
     /// Inserts or updates a permit; false if there is no room.
-    fn insert(&mut self, permit: &PermitRequest<'_>, now: Nanos, until: Nanos, sync: PermitSync, max: usize) -> bool {
+    fn insert(&mut self, permit: &PermitRequest<'_>, now: Nanos, until: Nanos, known: KnownPermit, max: usize) -> bool {
         let (counter, holder) = (permit.counter(), permit.holder);
-        let has = self.by_counter.get(&counter).is_some_and(|known| known.permits.get(holder).is_some());
+        let before = self.by_counter.get(&counter).and_then(|of_counter| of_counter.permits.get(holder));
+        let before = before.map(|(_, before)| *before);
+        let has = before.is_some();
+        let was_local = before.is_some_and(KnownPermit::is_local);
+        let known = KnownPermit { origin: if was_local { PermitOrigin::Local } else { known.origin }, ..known };
         if !has && self.sweep.is_due(self.count, max, now) {
             self.sweep_ended(now);
         }
@@ -242,12 +323,13 @@ impl PermitTable {
             permits: PermitSet::default(),
             releasing: 0,
         });
-        match of_counter.permits.put(holder, until, sync) {
-            Some(before) => of_counter.releasing -= usize::from(before == PermitSync::Releasing),
+        match of_counter.permits.put(holder, until, known) {
+            Some(before) => of_counter.releasing -= usize::from(before.sync == PermitSync::Releasing),
             None => self.count += 1,
         }
-        of_counter.releasing += usize::from(sync == PermitSync::Releasing);
-        if sync == PermitSync::Synced {
+        of_counter.releasing += usize::from(known.sync == PermitSync::Releasing);
+        self.changes += u64::from(known.is_local());
+        if known.sync == PermitSync::Synced {
             self.unsynced.remove(&(counter, holder));
         } else {
             self.unsynced.insert((counter, holder));
@@ -259,8 +341,9 @@ impl PermitTable {
     fn remove(&mut self, permit: &PermitRequest<'_>) {
         let (counter, holder) = (permit.counter(), permit.holder);
         let of_counter = self.by_counter.get_mut(&counter);
-        if let Some(sync) = of_counter.and_then(|known| known.permits.remove(holder)) {
-            self.on_removed(counter, holder, sync);
+        if let Some(known) = of_counter.and_then(|of_counter| of_counter.permits.remove(holder)) {
+            self.changes += u64::from(known.is_local());
+            self.on_removed(counter, holder, known.sync);
         }
     }
 
@@ -287,7 +370,8 @@ impl PermitTable {
 }
 
 fn permit_reply(granted: bool, open: u32) -> PermitReply {
-    PermitReply { granted, in_use: open, source: Source::Fallback }
+    let degraded = Some(Degraded::StoreUnavailable);
+    PermitReply { granted, in_use: open, source: Source::Fallback, degraded }
 }
 
 #[cfg(test)]
@@ -316,7 +400,7 @@ mod tests {
     #[test]
     fn permits_granted_by_the_store_count_toward_the_share() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0));
         assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted);
         let third = permits.acquire(&request(&rule, 3), 2, AT(1));
         assert_eq!((third.granted, third.in_use), (false, 2));
@@ -325,19 +409,67 @@ mod tests {
         assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted);
     }
 
+    /// The local permits: holder, and what the store knows.
+    fn local(permits: &OpenPermits, now: Nanos) -> Vec<(u128, PermitSync)> {
+        let local = permits.local_permits(now, |until| until).into_iter();
+        local.map(|permit| (permit.holder, permit.sync)).collect()
+    }
+
+    #[test]
+    fn permits_granted_without_the_store_are_saved_until_they_expire() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.acquire(&request(&rule, 2), 9, AT(1));
+        let changes = permits.changes();
+        assert_eq!(local(&permits, AT(1)), [(2, PermitSync::LocalOnly)]);
+        permits.record_acquired(&request(&rule, 2), 2, AT(2));
+        assert_eq!(local(&permits, AT(2)), [(2, PermitSync::Synced)]);
+        assert!(permits.changes() > changes);
+        // The store has eleven of ten: any of them may be local.
+        permits.record_acquired(&request(&rule, 1), 11, AT(3));
+        assert_eq!(local(&permits, AT(3)), [(1, PermitSync::Synced), (2, PermitSync::Synced)]);
+        permits.released(&request(&rule, 1));
+        assert_eq!(local(&permits, AT(3)), [(2, PermitSync::Synced)]);
+        assert_eq!(local(&permits, AT(12)), []);
+    }
+
+    #[test]
+    fn restored_permits_count_toward_the_share_and_are_no_proof_of_a_loss() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.restore(&request(&rule, 1), PermitSync::Synced, AT(0));
+        permits.restore(&request(&rule, 2), PermitSync::LocalOnly, AT(0));
+        assert_eq!(unsynced(&permits, AT(1)), [(2, false)]);
+        assert!(!permits.acquire(&request(&rule, 3), 2, AT(1)).granted);
+        assert!(!permits.any_own(|_| true, AT(1)));
+        assert_eq!(permits.open_permits(|_| true, AT(1)).len(), 2);
+        permits.record_acquired(&request(&rule, 1), 2, AT(5));
+        assert!(permits.any_own(|_| true, AT(5)));
+        assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted, "one has expired");
+    }
+
+    /// Permits of the store are not saved: nothing is written while it is up.
+    #[test]
+    fn permits_of_the_store_change_nothing_that_is_saved() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), 10, AT(0));
+        permits.begin_release(&request(&rule, 1), AT(1));
+        permits.released(&request(&rule, 1));
+        assert_eq!((permits.changes(), local(&permits, AT(0))), (0, vec![]));
+    }
+
     #[test]
     fn only_changes_made_without_the_store_are_synced() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), AT(0));
-        permits.record_acquired(&request(&rule, 2), AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.record_acquired(&request(&rule, 2), 2, AT(0));
         assert_eq!(unsynced(&permits, AT(1)), []);
         permits.acquire(&request(&rule, 3), 9, AT(1));
         permits.renew(&request(&rule, 1), AT(1));
         permits.begin_release(&request(&rule, 2), AT(1));
         assert_eq!(unsynced(&permits, AT(2)), [(1, false), (2, true), (3, false)]);
         permits.released(&request(&rule, 2));
-        permits.record_acquired(&request(&rule, 1), AT(2));
-        permits.record_acquired(&request(&rule, 3), AT(2));
+        permits.record_acquired(&request(&rule, 1), 2, AT(2));
+        permits.record_acquired(&request(&rule, 3), 3, AT(2));
         assert_eq!(unsynced(&permits, AT(2)), []);
         assert_eq!(permits.open_permits(|_| true, AT(2)).len(), 2);
     }
@@ -345,11 +477,11 @@ mod tests {
     #[test]
     fn a_released_or_expired_permit_is_not_renewed() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0));
         permits.begin_release(&request(&rule, 1), AT(1));
         let late = permits.renew(&request(&rule, 1), AT(2));
         assert!(late.is_some_and(|permit_reply| !permit_reply.granted && permit_reply.in_use == 0));
-        permits.record_acquired(&request(&rule, 2), AT(0));
+        permits.record_acquired(&request(&rule, 2), 2, AT(0));
         assert_eq!(permits.renew(&request(&rule, 2), AT(10)), None);
     }
 

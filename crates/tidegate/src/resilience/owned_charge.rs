@@ -9,11 +9,11 @@ use tidegate_core::units::{Cost, Nanos};
 
 /// A charge that borrows nothing.
 #[derive(Clone, Debug)]
-pub(super) struct OwnedCharge {
+pub(crate) struct OwnedCharge {
     pub(super) subject: Fingerprint,
     rule: RuleName,
     rate: u8,
-    pub(super) limit: Limit,
+    pub(crate) limit: Limit,
     cost: Cost,
     role: Role,
     options: RuleOptions,
@@ -32,7 +32,7 @@ impl OwnedCharge {
         OwnedCharge { subject, rule, rate, limit, cost, role: Role::Enforce, options }
     }
 
-    pub(super) fn of(charge: &Charge<'_>) -> Self {
+    pub(crate) fn of(charge: &Charge<'_>) -> Self {
         OwnedCharge {
             subject: charge.subject,
             rule: charge.rule.clone(),
@@ -44,7 +44,7 @@ impl OwnedCharge {
         }
     }
 
-    pub(super) fn charge(&self) -> Charge<'_> {
+    pub(crate) fn charge(&self) -> Charge<'_> {
         Charge {
             subject: self.subject,
             rule: &self.rule,
@@ -57,14 +57,14 @@ impl OwnedCharge {
     }
 
     /// The same charge with a budget of at least `budget`.
-    pub(super) fn with_min_budget(mut self, budget: Nanos) -> Self {
+    pub(crate) fn with_min_budget(mut self, budget: Nanos) -> Self {
         let own = self.options.budget.unwrap_or(Nanos::ZERO);
         self.options.budget = Some(own.max(budget));
         self
     }
 
     /// The id of its counter.
-    pub(super) fn counter(&self) -> u128 {
+    pub(crate) fn counter(&self) -> u128 {
         self.rule.counter(self.subject, self.rate)
     }
 
@@ -91,7 +91,7 @@ impl OwnedCharge {
         self.limit.window_at(one) == self.limit.window_at(other) && apart < self.limit.full_window()
     }
 
-    pub(super) fn rule(&self) -> &RuleName {
+    pub(crate) fn rule(&self) -> &RuleName {
         &self.rule
     }
 
@@ -101,7 +101,7 @@ impl OwnedCharge {
     }
 
     /// The same charge, enforced, with another cost.
-    pub(super) fn with_cost(&self, cost: Cost) -> Charge<'_> {
+    pub(crate) fn with_cost(&self, cost: Cost) -> Charge<'_> {
         Charge { cost, role: Role::Enforce, ..self.charge() }
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::units::Nanos;
@@ -89,18 +90,36 @@ pub(super) struct StripedMap<T> {
     stripes: [Mutex<Stripe<T>>; STRIPES],
     /// The maximum number of entries of a stripe.
     max_per_stripe: usize,
+    changes: AtomicU64,
 }
 
 impl<T> StripedMap<T> {
     /// A map of about `max` entries.
     pub(super) fn new(max: usize) -> Self {
-        StripedMap { stripes: std::array::from_fn(|_| Mutex::default()), max_per_stripe: max.div_ceil(STRIPES).max(1) }
+        StripedMap {
+            stripes: std::array::from_fn(|_| Mutex::default()),
+            max_per_stripe: max.div_ceil(STRIPES).max(1),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// The stripe of `counter`, locked.
     pub(super) fn stripe(&self, counter: u128) -> MutexGuard<'_, Stripe<T>> {
         let at = (counter >> 64) as usize % STRIPES;
         self.stripes[at].lock()
+    }
+
+    /// The same for a change that must be saved.
+    pub(super) fn change(&self, counter: u128) -> MutexGuard<'_, Stripe<T>> {
+        let stripe = self.stripe(counter);
+        // Counted under the lock: whoever reads the count and then the map reads the change too.
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        stripe
+    }
+
+    /// How often `change` was called.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Each stripe in turn, locked.

@@ -84,6 +84,11 @@ impl WriteBackQueue {
         WriteBackQueue { pending: StripedMap::new(max), count: AtomicUsize::new(0), dropped: AtomicU64::new(0) }
     }
 
+    /// How often it changed otherwise than by time.
+    pub(super) fn changes(&self) -> u64 {
+        self.pending.changes()
+    }
+
     /// Whether no counter has pending units.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
@@ -107,7 +112,7 @@ impl WriteBackQueue {
     pub(super) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
         let counter = charge.counter();
         let drains_from = drains_from(share, empty_at);
-        let mut stripe = self.pending.stripe(counter);
+        let mut stripe = self.pending.change(counter);
         if let Some(pending) = stripe.get_mut(&counter) {
             if pending.share.tag() != share.tag() {
                 pending.state = share.adopt(&pending.share, pending.state.clone(), at);
@@ -145,7 +150,7 @@ impl WriteBackQueue {
         let Some(cost) = remaining_cost(charge, admitted, at, empty_at) else {
             return;
         };
-        let mut stripe = self.pending.stripe(counter);
+        let mut stripe = self.pending.change(counter);
         if !stripe.contains_key(&counter) {
             if !self.pending.has_room(&stripe) {
                 self.dropped.fetch_add(cost.get(), Ordering::AcqRel);
@@ -170,8 +175,9 @@ impl WriteBackQueue {
         }
     }
 
-    /// Visits every counter with units that the store does not count at its time `at`.
-    pub(super) fn for_each(&self, at: Nanos, mut apply: impl FnMut(&OwnedCharge, u64)) {
+    /// Visits every counter with units that the store does not count at its time `at`: its charge, these units, and
+    /// how many of them this node's share does not count.
+    pub(super) fn for_each(&self, at: Nanos, mut visit: impl FnMut(&OwnedCharge, u64, u64)) {
         if self.is_empty() {
             return;
         }
@@ -179,21 +185,16 @@ impl WriteBackQueue {
             for pending in stripe.values_mut() {
                 let units = pending.units(at).saturating_add(pending.in_flight);
                 if units > 0 {
-                    apply(&pending.charge, units);
+                    visit(&pending.charge, units, pending.unshared.min(units));
                 }
             }
         }
     }
 
-    /// Restores pending units from before a restart, as they were at the store's time `at`. This node's share counts
-    /// them, and decides until the store has charged them.
-    pub(super) fn restore(&self, charge: OwnedCharge, at: Nanos) {
-        let (units, limit) = (charge.units(), charge.limit.clone());
-        self.add(&charge.charge(), &limit, at, at);
-        let counter = charge.counter();
-        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
-            pending.unshared = pending.unshared.saturating_add(units);
-        }
+    /// Restores pending units from before a restart, as they were at the store's time `at`. This node's share decides
+    /// until the store has charged them.
+    pub(super) fn restore(&self, charge: &OwnedCharge, at: Nanos) {
+        self.add(&charge.charge(), &charge.limit, at, at);
     }
 
     /// Units of a counter that the store does not count, including those of a push in flight.
@@ -212,7 +213,7 @@ impl WriteBackQueue {
             return false;
         }
         let counter = charge.counter();
-        let mut stripe = self.pending.stripe(counter);
+        let mut stripe = self.pending.change(counter);
         let Some(pending) = stripe.get_mut(&counter) else {
             return false;
         };
@@ -241,7 +242,7 @@ impl WriteBackQueue {
     /// A locally admitted charge was refunded.
     pub(super) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
-        if let Some(pending) = self.pending.stripe(counter).get_mut(&counter) {
+        if let Some(pending) = self.pending.change(counter).get_mut(&counter) {
             let moment = pending.advance(at);
             pending.share.refund(&mut pending.state, moment, charged, charge.cost);
         }
@@ -290,7 +291,7 @@ impl WriteBackQueue {
 
     /// The store has charged the units.
     pub(super) fn push_done(&self, counter: u128, at: Nanos) {
-        let mut stripe = self.pending.stripe(counter);
+        let mut stripe = self.pending.change(counter);
         let Some(pending) = stripe.get_mut(&counter) else {
             return;
         };
@@ -316,7 +317,7 @@ impl WriteBackQueue {
 
     /// It is unknown whether the store has charged the units: they are pushed again, rather twice than not at all.
     pub(super) fn push_failed(&self, counter: u128, at: Nanos) {
-        let mut stripe = self.pending.stripe(counter);
+        let mut stripe = self.pending.change(counter);
         let Some(pending) = stripe.get_mut(&counter) else {
             return;
         };
@@ -335,7 +336,7 @@ impl WriteBackQueue {
 
     /// Removes a counter that was reset on purpose.
     pub(super) fn forget(&self, counter: u128) {
-        if self.pending.stripe(counter).remove(&counter).is_some() {
+        if self.pending.change(counter).remove(&counter).is_some() {
             self.count.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -397,7 +398,7 @@ mod tests {
             }
         }
         let mut pending_units = 0;
-        queue.for_each(NOW, |_, units| pending_units += units);
+        queue.for_each(NOW, |_, units, _| pending_units += units);
         assert!(pending_units > 0);
         assert_eq!(queue.take_dropped() + pending_units, 2 * counters as u64);
         assert_eq!(queue.take_dropped(), 0);

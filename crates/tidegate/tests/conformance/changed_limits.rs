@@ -1,7 +1,7 @@
 //! Counters that are found under another limit than the one that made them.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Restore, Store};
+use tidegate_core::store::{Counters, Restore};
 
 use super::{ConformanceCounter, Rig, charge, limit, set, used};
 

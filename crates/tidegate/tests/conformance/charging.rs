@@ -1,7 +1,7 @@
 //! Charges and peeks: all limits of a request are charged or none is, and each has a reading.
 
 use tidegate_core::algorithms::{Algorithm, Retry, Verdict};
-use tidegate_core::store::{Role, Source, Store};
+use tidegate_core::store::{Counters, Role, Source, Store};
 use tidegate_core::subject::RuleName;
 
 use super::{ConformanceCounter, Rig, charge, inspect, limit, set, tokens, used};

@@ -1,7 +1,7 @@
 //! Other changes of a counter than charges: refunds, leases, debts, restores, resets.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Refund, Refunded, Restore, Store};
+use tidegate_core::store::{Counters, Refund, Refunded, Restore};
 use tidegate_core::units::Nanos;
 
 use super::{ConformanceCounter, HOUR, Rig, anyone, charge, inspect, limit, set, tokens, used};

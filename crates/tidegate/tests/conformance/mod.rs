@@ -15,7 +15,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Inspection, Outcome, Role, RuleOptions, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Inspection, Outcome, Role, RuleOptions, Store};
 use tidegate_core::subject::{Fingerprint, FingerprintKey, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 

@@ -1,6 +1,6 @@
 //! Permits of concurrency limits.
 
-use tidegate_core::store::{PermitRequest, RuleOptions, Store};
+use tidegate_core::store::{Counters, PermitRequest, Permits, RuleOptions};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 

@@ -1,7 +1,7 @@
 //! Reservations: costs that are known only at the end.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Reserve, Role, Settle, Settled, Store, Used};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Outcome, Reservations, Reserve, Role, Settle, Settled, Used};
 use tidegate_core::units::Nanos;
 
 use super::{ConformanceCounter, Rig, anyone, charge, limit, set, tokens, used};

@@ -2,6 +2,10 @@
 //! and its responses, on memory and a manual clock.
 #![allow(clippy::unwrap_used, reason = "clippy sees tests only inside test functions")]
 
+#[macro_use]
+#[path = "../common/delegate.rs"]
+mod delegate;
+
 mod beside_rules;
 mod decisions;
 mod files;

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use tidegate::clock::ManualClock;
 use tidegate::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 use tidegate::request::Request;
-use tidegate::store::{ChargeSet, Outcome, Store, StoreError};
+use tidegate::store::{ChargeSet, Counters, Outcome, Permits, Reservations, StoreError};
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
-use tidegate_core::delegate_store;
 
 use crate::fixture::{START, at_once, described, policy, summary};
 
 /// A memory store whose refund of a denied request is still in flight when more is charged.
 struct SlowRefundStore(MemoryStore<Arc<ManualClock>>);
 
-impl Store for SlowRefundStore {
+impl Counters for SlowRefundStore {
     async fn force(&self, set: &ChargeSet<'_>) -> Result<Outcome, StoreError> {
         let mut outcome = self.0.force(set).await?;
         for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
@@ -26,7 +25,15 @@ impl Store for SlowRefundStore {
         Ok(outcome)
     }
 
-    delegate_store!(self => self.0; charge, peek, refund, draw, reserve, settle, restore, acquire, renew, release, inspect, reset);
+    delegate!(self => self.0; charge, peek, refund, draw, restore, inspect, reset);
+}
+
+impl Permits for SlowRefundStore {
+    delegate!(self => self.0; acquire, renew, release);
+}
+
+impl Reservations for SlowRefundStore {
+    delegate!(self => self.0; reserve, settle);
 }
 
 const LIMITS: &str = "

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{ChargeSet, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError};
+use tidegate_core::store::{ChargeSet, Counters, Epoch, Heartbeat, NodeId, Probe, ShardId, Shards, Store, StoreError};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_testkit::{TestCluster, TestRedis};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{HashSlot, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Shards, Store};
+use tidegate_core::store::{Counters, HashSlot, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Shards};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{TestCluster, TestRedis};

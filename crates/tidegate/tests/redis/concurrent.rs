@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::Store;
+use tidegate_core::store::{Counters, Store};
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, direct, limit, on_runtime, set, store};

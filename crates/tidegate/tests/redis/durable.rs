@@ -9,7 +9,9 @@ use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{Charge, ChargeSet, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError};
+use tidegate_core::store::{
+    Charge, ChargeSet, Counters, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError,
+};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{RedisProgram, TestRedis, free_port};

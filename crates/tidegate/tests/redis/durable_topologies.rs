@@ -1,7 +1,7 @@
 //! Durable charges on several servers: after a failover, and while hash slots move.
 
 use tidegate::stores::redis::{Redis, RedisStore};
-use tidegate_core::store::{Probe, ShardId, Shards, Store};
+use tidegate_core::store::{Counters, Probe, ShardId, Shards};
 use tidegate_core::subject::Fingerprint;
 use tidegate_testkit::{SentinelGroup, TestCluster, TestRedis};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::stores::redis::{Action, RedisConfig, RedisStore, RedisStoreError};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{FailureKind, Store, StoreError};
+use tidegate_core::store::{Counters, FailureKind, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 

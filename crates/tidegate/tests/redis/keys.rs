@@ -5,8 +5,8 @@ use tidegate::Secret;
 use tidegate::stores::redis::{RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::{
-    Heartbeat, NodeId, Outcome, PermitRequest, Probe, Refund, Reserve, Restore, RuleOptions, Settle, Settled, Store,
-    Used,
+    Counters, Heartbeat, NodeId, Outcome, PermitRequest, Permits, Probe, Refund, Reservations, Reserve, Restore,
+    RuleOptions, Settle, Settled, Used,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;

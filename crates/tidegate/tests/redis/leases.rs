@@ -8,7 +8,7 @@ use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient}
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
-use tidegate_core::store::{Charge, ChargeSet, Counting, RuleOptions, Source, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, RuleOptions, Source};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
@@ -32,7 +32,7 @@ fn limit() -> Limit {
         phase: Nanos::from_millis(WIDTH - 1 - now % WIDTH), // by so much before a multiple
     };
     spec.lease_ttl = Some(Nanos::from_millis(100));
-    Limit::compile(&spec, Precision::Script).expect("a limit")
+    Limit::compile(&spec, Precision::Double).expect("a limit")
 }
 
 async fn node(url: &str) -> LeasingNode {

@@ -7,7 +7,7 @@ use tidegate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient}
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::Redis;
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{ChargeSet, Counting, RuleOptions, Source, Store};
+use tidegate_core::store::{ChargeSet, Counters, Counting, RuleOptions, Source};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{RedisProgram, TestRedis};

@@ -1,7 +1,7 @@
 //! Connections of one store to two servers: only replies of the server connected last count.
 
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Heartbeat, NodeId, Probe, Store};
+use tidegate_core::store::{Counters, Heartbeat, NodeId, Probe};
 use tidegate_core::subject::RuleName;
 use tidegate_testkit::{FaultProxy, TestRedis};
 

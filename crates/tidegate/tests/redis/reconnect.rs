@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Store, StoreError};
+use tidegate_core::store::{Counters, StoreError};
 use tidegate_core::subject::RuleName;
 
 use crate::{charge, eventually, limit, on_runtime, set, store};

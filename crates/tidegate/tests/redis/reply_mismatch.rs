@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tidegate::stores::redis::{Redis, RedisConfig, RedisStore, SecretError};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{ShardId, Shards, Store};
+use tidegate_core::store::{Counters, ShardId, Shards};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Cost;
 use tidegate_testkit::{FaultProxy, ProxyFault, TestRedis};

@@ -9,7 +9,7 @@ use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::{Redis, RedisConfig};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Charge, ChargeSet, Outcome, Reserve, RuleOptions, Settle, Settled, Shards, Source, Store, Used,
+    Charge, ChargeSet, Counters, Outcome, Reservations, Reserve, RuleOptions, Settle, Settled, Shards, Source, Used,
 };
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tidegate::stores::redis::RedisStore;
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Reserve, Settle, Settled, Store,
-    StoreError, StoreStatus, Used,
+    Charge, ChargeSet, Counters, Epoch, Heartbeat, NodeId, Outcome, Probe, Refund, Refunded, Reservations, Reserve,
+    Settle, Settled, StoreError, StoreStatus, Used,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};

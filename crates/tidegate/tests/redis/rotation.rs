@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Store, StoreError};
+use tidegate_core::store::{Counters, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_testkit::{RedisProgram, TestRedis};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::stores::redis::{Action, RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::{Store, StoreError};
+use tidegate_core::store::{Counters, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_testkit::{PRIMARY_NAME, RedisProgram, SentinelGroup, TestRedis, TestSentinel};
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::stores::redis::{Action, RedisConfig, RedisStore, RedisStoreError};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::Store;
+use tidegate_core::store::Counters;
 use tidegate_core::subject::RuleName;
 use tidegate_testkit::{
     PRIMARY_NAME, RedisProgram, TestAuthority, TestCertificate, TestRedis, TestSentinel, free_port,

@@ -11,7 +11,7 @@ use crate::envoy::{DescribedRequest, DescriptorOptions, Hits, ZeroHits};
 use crate::language::{ListDecision, Purpose, RateClass, RuleKind, RuleSet, counter_name, window};
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::{Figures, Limit, Precision, Retry, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Role, Source};
+use tidegate_core::store::{Charge, ChargeSet, Degraded, LimitReading, Outcome, Role, Source};
 use tidegate_core::subject::FingerprintKey;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -97,6 +97,8 @@ pub(super) struct InterimDecision {
     pub(super) admitted: bool,
     pub(super) at: Option<Nanos>,
     pub(super) source: Source,
+    /// Set if a rule denies because the store is unavailable.
+    pub(super) degraded: Option<Degraded>,
     pub(super) clock_stepped: bool,
 }
 
@@ -139,7 +141,13 @@ impl<'r> DescriptorDecision<'r> {
             options,
             precision: rules.descriptors.precision,
             has_passing_quota: false,
-            interim: InterimDecision { admitted: true, at: None, source: Source::Exact, clock_stepped: false },
+            interim: InterimDecision {
+                admitted: true,
+                at: None,
+                source: Source::Exact,
+                degraded: None,
+                clock_stepped: false,
+            },
         };
         let matches = descriptor_match::match_each(rules, key, described);
         decision.domain_known = matches.is_some();

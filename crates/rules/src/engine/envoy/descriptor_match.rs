@@ -106,7 +106,7 @@ impl<'r> Search<'r, '_> {
             shadow: limited.shadow_mode,
             quota: limited.quota_mode,
             metadata: hit.metadata,
-            stats: match hit.stat_key {
+            stats: match hit.stats_key {
                 Some(values) => values.into(),
                 None => (&*limited.path).into(),
             },

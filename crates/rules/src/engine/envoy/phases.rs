@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::descriptor_decision::{ChargePhase, ChargeProgress, DescriptorDecision, FiguresIndex, NO_FIGURES};
 use super::descriptor_match::{DescriptorMatch, MatchedLimit};
 use crate::envoy::{ChargeOnDenial, ZeroHits};
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Role, Source};
+use tidegate_core::store::{Charge, ChargeSet, Degraded, Outcome, Role, Source};
 use tidegate_core::units::Cost;
 
 /// A store call.
@@ -200,12 +200,16 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     fn apply_outcome(&mut self, outcome: &Outcome, selects: impl Fn(&ChargeProgress, usize) -> bool, charged: bool) {
-        let mut readings = outcome.readings.iter();
+        let (mut readings, mut recorded) = (outcome.readings.iter(), 0);
         let charges = self.plan.set.charges.iter();
         for (at, (progress, charge)) in self.progress.iter_mut().zip(charges).enumerate() {
             if selects(progress, at)
                 && let Some(reading) = readings.next()
             {
+                if outcome.degraded == Some(Degraded::denied_by(recorded)) {
+                    self.interim.degraded = Some(Degraded::denied_by(at));
+                }
+                recorded += 1;
                 progress.reading = *reading;
                 let remaining = &mut progress.reading.figures.remaining;
                 *remaining = remaining.saturating_sub(progress.extra_capacity);

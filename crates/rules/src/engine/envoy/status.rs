@@ -50,6 +50,7 @@ impl<'r> DescriptorDecision<'r> {
             snapshots: Vec::new(),
             at,
             source: self.interim.source,
+            degraded: self.interim.degraded,
             clock_stepped: self.interim.clock_stepped,
         };
         let mut decision = decide(Arc::clone(rules), &self.plan, &outcome, ChargedAs::Nothing);
@@ -138,7 +139,7 @@ fn enforced(limited: &MatchedLimit<'_>) -> u32 {
 /// The status of the native rules, by the binding limit among theirs.
 fn native_status<'r>(rules: &'r RuleSet, decision: &Decision, count: usize) -> Option<Status<'r>> {
     let reports = &decision.reports[..count];
-    let allows = |report: &LimitReport| report.role == Role::Shadow || report.reading.verdict.allows();
+    let allows = |report: &LimitReport| report.role == Role::Shadow || report.allows();
     let admitted = reports.iter().all(allows);
     let report = &reports[binding(reports, admitted)?];
     let rule = &rules.rules()[report.origin.rule as usize];

@@ -6,7 +6,7 @@ use crate::envoy::Metadata;
 use crate::language::diagnostics::SourceLocation;
 
 /// A domain, or a part of one, from one source.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub struct DomainConfig {
     /// Source location: a file, or the name of a resource.
     pub location: SourceLocation,
@@ -17,7 +17,7 @@ pub struct DomainConfig {
 }
 
 /// One node of the tree.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Hash, Debug, Default)]
 pub struct DescriptorConfig {
     /// Line of the node; 0 if the source has no lines.
     pub line: u32,
@@ -44,7 +44,7 @@ pub struct DescriptorConfig {
 }
 
 /// The limit of a node.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct LimitConfig {
     /// Line of the limit; 0 if the source has no lines.
     pub line: u32,

@@ -24,7 +24,7 @@ pub use stats::stat_name;
 pub(crate) use compile::{compile, rate_text, window};
 pub(crate) use diff::lifted_rules;
 pub(crate) use reader::{is_descriptor_file, read};
-pub(crate) use stats::stat_key as stats_key;
+pub(crate) use stats::stats_key;
 pub(crate) use tree::{DescriptorLookup, Descriptors, Domain};
 
 use crate::envoy::Unit;

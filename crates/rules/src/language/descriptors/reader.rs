@@ -9,7 +9,7 @@ use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
 use super::{MAX_LEVELS, scalar};
 use crate::envoy::{Metadata, Unit};
 use crate::language::diagnostics::quoted;
-use crate::language::fields::{Reporter, closest_name};
+use crate::language::fields::{Reporter, closest_name, what_to_write};
 use crate::language::yaml::{YamlNode, YamlValue};
 
 /// A kind of mapping, which is also a level of the file.
@@ -82,12 +82,9 @@ impl Section {
     }
 
     fn unknown(self, name: &str) -> String {
-        let found = format!("has the unknown field {}", quoted(name));
         let others = Section::ALL.map(Section::fields).concat();
-        match closest_name(name, self.fields()).or_else(|| closest_name(name, &others)) {
-            Some(near) => format!("{found}; write `{near}`?"),
-            None => format!("{found}; write one of {}", self.fields().join(", ")),
-        }
+        let near = closest_name(name, self.fields()).or_else(|| closest_name(name, &others));
+        format!("has the unknown field {}; {}", quoted(name), what_to_write(near, self.fields()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::envoy::MAX_STATS_BYTES;
 
 /// A domain and entries as `domain.key_value.key`, cut to [`MAX_STATS_BYTES`].
-pub(crate) fn stat_key<'e>(domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
+pub(crate) fn stats_key<'e>(domain: &str, entries: impl Iterator<Item = (&'e str, Option<&'e str>)>) -> String {
     let mut text = domain.to_owned();
     for (key, value) in entries {
         text.push('.');
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_long_name_is_cut_between_letters() {
         let long = "é".repeat(300);
-        let name = stat_key("d", [("k", Some(&*long)), ("l", None)].into_iter());
+        let name = stats_key("d", [("k", Some(&*long)), ("l", None)].into_iter());
         assert!(name.len() <= MAX_STATS_BYTES, "{}", name.len());
         assert!(name.starts_with("d.k_é"));
     }

@@ -10,9 +10,9 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::envoy::{DescriptorEntry, Metadata, Unit};
+use crate::language::ParseOptions;
 use crate::language::diagnostics::SourceLocation;
 use crate::language::glob::segment_matches;
-use crate::language::parse_options::ParseOptions;
 use tidegate_core::algorithms::Precision;
 
 /// All domains.
@@ -114,7 +114,7 @@ pub(crate) struct LimitMatch<'r> {
     /// Metadata of the node, unless the reference service drops it because of the stats key.
     pub(crate) metadata: Option<&'r Metadata>,
     /// Its stats key, if that is not its path.
-    pub(crate) stat_key: Option<String>,
+    pub(crate) stats_key: Option<String>,
 }
 
 impl Descriptors {
@@ -265,7 +265,7 @@ impl<'r> DescriptorWalk<'r> {
         entries: &[DescriptorEntry<'_>],
     ) -> LimitMatch<'r> {
         let values = entries.iter().zip(&self.stat_values);
-        let stat_key = if limited.detailed_metric {
+        let stats_key = if limited.detailed_metric {
             let whole = entries.iter().enumerate().map(|(i, (key, value))| {
                 let shared = self.shared_patterns.iter().find(|(at, _)| *at == i);
                 match shared {
@@ -274,14 +274,14 @@ impl<'r> DescriptorWalk<'r> {
                     None => (*key, Some(&**value).filter(|value| !value.is_empty())),
                 }
             });
-            Some(super::stats::stat_key(domain, whole))
+            Some(super::stats::stats_key(domain, whole))
         } else if self.renamed {
             let shown = values.map(|((key, value), shown)| match shown {
                 StatValue::Key => (*key, None),
                 StatValue::Value => (*key, Some(&**value)),
                 StatValue::Pattern(pattern) => (*key, Some(*pattern)),
             });
-            Some(super::stats::stat_key(domain, shown))
+            Some(super::stats::stats_key(domain, shown))
         } else {
             None
         };
@@ -292,7 +292,7 @@ impl<'r> DescriptorWalk<'r> {
             limit: limited,
             shared_patterns: self.shared_patterns,
             metadata: node.metadata.as_ref().filter(|_| !lost),
-            stat_key,
+            stats_key,
         }
     }
 }

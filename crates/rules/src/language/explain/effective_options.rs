@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::language::concurrency::Concurrency;
 use crate::language::load_shedding::{Permille, SoftLimit};
 use crate::language::rule::{Rates, Rule};
+use crate::language::rule_options::Concurrency;
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::Limit;
 use tidegate_core::rate::{Rate, parse_rate};

@@ -1,9 +1,17 @@
-//! Entries of lists that cover no clients any more, or nearly all of them.
+//! Entries of lists that cover no clients any more, or nearly all of them, or proxies instead of clients.
 
 use crate::language::access_lists::{AccessList, LintCandidate, ListEntry, ListTarget, is_wide};
 use crate::language::diagnostics::{SourceLocation, Warning, quoted};
 use crate::language::rule_set::RuleSet;
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tidegate_core::units::Nanos;
+
+/// Proxies on this machine connect from here and are always trusted.
+const LOOPBACK: [IpNet; 2] = [
+    IpNet::new_assert(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
+    IpNet::new_assert(IpAddr::V6(Ipv6Addr::LOCALHOST), 128),
+];
 
 /// Warns about entries of `trusted_proxies` and `allow` that cover a large part of all addresses.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
@@ -25,7 +33,28 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
             warnings.push(file_warning(&candidate.entry.location, message));
         }
     }
+    check_allowed_proxies(set, warnings);
     check_overridden(set, warnings);
+}
+
+/// Warns about entries of `allow` that cover proxies. A proxy that does not name its client, or sees another proxy
+/// instead of it, sends the requests of all clients from there.
+fn check_allowed_proxies(set: &RuleSet, warnings: &mut Vec<Warning>) {
+    let overlap = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+    let proxies = || LOOPBACK.iter().chain(&set.identity.trusted_proxies);
+    for (target, entry) in set.allow.iter() {
+        if let ListTarget::Net(net) = target
+            && !is_wide(net)
+            && proxies().any(|proxy| overlap(proxy, &net))
+        {
+            let message = format!(
+                "has {} in `allow`, where requests of all clients may come from through a proxy; write the addresses \
+                 of clients",
+                quoted(&entry.target)
+            );
+            warnings.push(file_warning(&entry.location, message));
+        }
+    }
 }
 
 /// Warns about entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one

@@ -4,11 +4,10 @@
 
 use super::access_lists::{access_lists, file_warning};
 use crate::language::access_lists::ListTarget;
-use crate::language::condition::{Attribute, AttributeMatcher};
 use crate::language::diagnostics::{Warning, quoted};
-use crate::language::rule::{By, Rule, RuleKind};
+use crate::language::rule::{By, Rule};
 use crate::language::rule_set::RuleSet;
-use crate::language::subject::split_values;
+use crate::language::subject::split_subject;
 
 use std::net::IpAddr;
 
@@ -27,7 +26,7 @@ pub(super) fn check_digests<'k>(
     name_of: &impl Fn(&str) -> Option<&'k str>,
     warnings: &mut Vec<Warning>,
 ) {
-    for rule in set.rules().iter().filter(is_native) {
+    for rule in set.native_rules() {
         visit_overrides(rule, &mut |text, value| {
             if let Some(name) = name_of(value) {
                 let (text, name) = (quoted(text), quoted(name));
@@ -67,25 +66,15 @@ fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
             each(KeyUse { name, warning: &|| file_warning(&candidate.entry.location, message()) });
         }
     }
-    for rule in set.rules().iter().filter(is_native) {
+    for rule in set.native_rules() {
         visit_rule(rule, each);
     }
 }
 
-fn is_native(rule: &&Rule) -> bool {
-    rule.kind == RuleKind::Match
-}
-
 fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    for condition in conditions {
-        let (Attribute::ApiKey, AttributeMatcher::Texts(texts)) = (&condition.attribute, &condition.matcher) else {
-            continue;
-        };
-        for name in &texts.literals {
-            let message = || format!("matches api_key {}, {UNLISTED}", quoted(name));
-            each(KeyUse { name, warning: &|| super::warning(rule, message()) });
-        }
+    for name in rule.matching.texts("api_key").flat_map(|texts| &texts.literals) {
+        let message = || format!("matches api_key {}, {UNLISTED}", quoted(name));
+        each(KeyUse { name, warning: &|| super::warning(rule, message()) });
     }
     visit_overrides(rule, &mut |text, name| {
         if name.starts_with("sha256:") || name.parse::<IpAddr>().is_ok() {
@@ -102,11 +91,7 @@ fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
     let mut overrides: Vec<_> = rule.overrides.keys().collect();
     overrides.sort_unstable();
     for text in overrides {
-        let values = match parts.len() {
-            1 => vec![text.to_string()],
-            _ => split_values(text),
-        };
-        for (value, alternatives) in values.iter().zip(parts) {
+        for (value, alternatives) in split_subject(text, parts).iter().zip(parts) {
             let is_key = alternatives.iter().any(|name| **name == *"api_key")
                 && alternatives.iter().all(|name| matches!(&**name, "api_key" | "ip"));
             if is_key {

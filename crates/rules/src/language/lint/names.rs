@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 
 use crate::language::diagnostics::Warning;
 use crate::language::headers;
-use crate::language::rule::{Rule, RuleKind};
 use crate::language::rule_set::RuleSet;
 
 /// Warns once about each name, at the first rule that uses it.
 pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let mut seen = BTreeSet::new();
-    let native = |rule: &&Rule| rule.kind == RuleKind::Match;
-    for rule in set.rules().iter().filter(native) {
-        let undeclared = attributes(rule).filter(|name| !set.declared.knows_attribute(name));
+    for rule in set.native_rules() {
+        let undeclared = rule.attribute_names().filter(|name| !set.declared.knows_attribute(name));
         for name in undeclared.filter(|name| seen.insert((*name).to_owned())) {
             let message = match built_in_equivalent(name) {
                 Some(meant) => format!(
@@ -26,7 +24,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
             };
             warnings.push(super::warning(rule, message));
         }
-        let undeclared = attributes(rule).filter(|name| !set.declared.attributes.contains(*name));
+        let undeclared = rule.attribute_names().filter(|name| !set.declared.attributes.contains(*name));
         for name in undeclared {
             if let Some(warning) = headers::warning(name)
                 && seen.insert(name.to_owned())
@@ -69,11 +67,4 @@ fn check_units(set: &RuleSet, warnings: &mut Vec<Warning>) {
             warnings.push(super::warning(rule, message));
         }
     }
-}
-
-/// Every attribute that a rule matches or counts by.
-fn attributes(rule: &Rule) -> impl Iterator<Item = &str> {
-    let conditions = rule.matching.all.iter().chain(&rule.matching.none);
-    let matched = conditions.map(|condition| condition.attribute.name());
-    matched.chain(rule.by.names())
 }

@@ -1,60 +1,32 @@
 //! The listeners of a reference deployment. Unlike ours they are open to all by default. Only the admin port stays on
 //! loopback, because our admin listener can change things.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use super::AdminToken;
 use super::env_values::EnvValues;
+use crate::config::SettingsLayer;
 use crate::config::listen_address::ListenAddress;
 
 const PORT_HINT: &str = "write a port between 0 and 65535";
 const ANY_HOST: &str = "0.0.0.0";
 const LOOPBACK_HOST: &str = "127.0.0.1";
 
-/// Addresses, and the TLS settings of the gRPC listener.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct CompatListeners {
-    pub(crate) http: ListenAddress,
-    pub(crate) admin: ListenAddress,
-    pub(crate) grpc: ListenAddress,
-    pub(crate) max_age: Option<Duration>,
-    pub(crate) max_age_grace: Option<Duration>,
-    pub(crate) tls: Option<GrpcTls>,
-    /// The address and path of the metrics page, if it is enabled.
-    pub(crate) metrics: Option<(ListenAddress, String)>,
-}
-
-/// TLS of the gRPC port.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct GrpcTls {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
-    /// The authorities of client certificates.
-    pub(crate) client_ca: Option<PathBuf>,
-    /// The name that a client certificate must have.
-    pub(crate) client_san: Option<String>,
-}
-
-pub(super) fn read(values: &mut EnvValues<'_>, token: AdminToken) -> CompatListeners {
-    let http = address(values, "HOST", ANY_HOST, "PORT", 8080);
+/// The settings of the listeners.
+pub(super) fn read(values: &mut EnvValues<'_>, token: AdminToken) -> SettingsLayer {
     let grpc = address(values, "GRPC_HOST", ANY_HOST, "GRPC_PORT", 8081);
-    let grpc = match values.text("GRPC_UDS") {
-        Some(path) => ListenAddress::Unix(path.into()),
-        None => grpc,
+    let mut layer = SettingsLayer {
+        http: Some(address(values, "HOST", ANY_HOST, "PORT", 8080)),
+        grpc: Some(values.text("GRPC_UDS").map_or(grpc, |path| ListenAddress::Unix(path.into()))),
+        admin: Some(admin(values, token)),
+        grpc_max_age: values.duration("GRPC_MAX_CONNECTION_AGE"),
+        grpc_max_age_grace: values.duration("GRPC_MAX_CONNECTION_AGE_GRACE"),
+        ..SettingsLayer::default()
     };
-    CompatListeners {
-        http,
-        grpc,
-        admin: admin(values, token),
-        max_age: values.duration("GRPC_MAX_CONNECTION_AGE"),
-        max_age_grace: values.duration("GRPC_MAX_CONNECTION_AGE_GRACE"),
-        tls: tls(values),
-        metrics: metrics(values),
-    }
+    read_metrics(values, &mut layer);
+    read_tls(values, &mut layer);
+    layer
 }
 
-fn metrics(values: &mut EnvValues<'_>) -> Option<(ListenAddress, String)> {
+fn read_metrics(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) {
     let on = values.flag("USE_PROMETHEUS");
     let read = |text: &str| match text.strip_prefix(':') {
         Some(port) => port.parse().ok().map(|port| join(ANY_HOST, port)),
@@ -63,10 +35,10 @@ fn metrics(values: &mut EnvValues<'_>) -> Option<(ListenAddress, String)> {
     };
     let address = values.read("PROMETHEUS_ADDR", "write [HOST]:PORT", read);
     let path = values.text("PROMETHEUS_PATH");
-    on.then(|| {
-        let address = address.unwrap_or_else(|| join(ANY_HOST, 9090));
-        (address, path.unwrap_or_else(|| "/metrics".to_owned()))
-    })
+    if on {
+        layer.metrics = Some(address.unwrap_or_else(|| join(ANY_HOST, 9090)));
+        layer.metrics_path = Some(path.unwrap_or_else(|| "/metrics".to_owned()));
+    }
 }
 
 /// The debug port. The reference service opens it to all. Our admin pages need a token for that.
@@ -105,21 +77,17 @@ fn join(host: &str, port: u16) -> ListenAddress {
     }
 }
 
-fn tls(values: &mut EnvValues<'_>) -> Option<GrpcTls> {
+fn read_tls(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) {
     let on = values.flag("GRPC_SERVER_USE_TLS");
-    let certificate = values.text("GRPC_SERVER_TLS_CERT");
-    let key = values.text("GRPC_SERVER_TLS_KEY");
-    let client_ca = values.text("GRPC_CLIENT_TLS_CACERT").map(PathBuf::from);
-    let client_san = values.text("GRPC_CLIENT_TLS_SAN");
-    if !on {
-        return None;
-    }
-    let (Some(certificate), Some(key)) = (certificate, key) else {
+    let mut text = |name| values.text(name).filter(|_| on);
+    layer.grpc_cert = text("GRPC_SERVER_TLS_CERT").map(Into::into);
+    layer.grpc_key = text("GRPC_SERVER_TLS_KEY").map(Into::into);
+    layer.grpc_client_ca = text("GRPC_CLIENT_TLS_CACERT").map(Into::into);
+    layer.grpc_client_san = text("GRPC_CLIENT_TLS_SAN").map(|name| vec![name]);
+    if on && (layer.grpc_cert.is_none() || layer.grpc_key.is_none()) {
         values.reject(
             "GRPC_SERVER_USE_TLS",
             "is set without a certificate; set GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY too",
         );
-        return None;
-    };
-    Some(GrpcTls { certificate: certificate.into(), key: key.into(), client_ca, client_san })
+    }
 }

@@ -24,12 +24,9 @@ use std::time::Duration;
 use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
-use crate::config::store_choice::StoreUrl;
 use crate::config::{LogFormat, LogLevel, ServerSettings, SettingsLayer};
 use crate::edges::envoy::LimitHeaders;
-use listeners::CompatListeners;
 use response_options::ResponseOptions;
-use rules::{CompatRuleSource, CompatRules};
 use table::{EnvoyVariable, VARIABLES, VariableSupport};
 
 /// The maximum wait for the store if `REDIS_TIMEOUT` is not set. The reference service waits 10 s, but its callers give
@@ -39,18 +36,19 @@ const MAX_STORE_WAIT: Duration = Duration::from_secs(1);
 /// The settings in the environment of a reference deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct EnvoyCompat {
-    pub(crate) listeners: CompatListeners,
-    pub(crate) rules: CompatRules,
-    pub(crate) response_options: ResponseOptions,
-    pub(crate) store: Option<StoreUrl>,
-    /// How long a decision may wait for the store.
-    pub(crate) store_budget: Duration,
-    pub(crate) log_level: Option<LogLevel>,
-    pub(crate) log_format: Option<LogFormat>,
+    /// The settings that have a flag.
+    pub(crate) layer: SettingsLayer,
+    /// Whether files whose names begin with a dot are read.
+    dot_files: bool,
+    /// The prefix that separates the counters from those of others in the same store.
+    counter_prefix: String,
+    /// Whether the listeners open before the control plane has responded.
+    start_without_config: bool,
+    response_options: ResponseOptions,
     /// Warnings for the operator.
-    pub(crate) warnings: Vec<String>,
+    warnings: Vec<String>,
     /// Variables that are set and ignored.
-    pub(crate) ignored: Vec<&'static EnvoyVariable>,
+    ignored: Vec<&'static EnvoyVariable>,
 }
 
 /// Why this environment cannot be used: all errors at once.
@@ -96,63 +94,28 @@ impl EnvoyCompat {
     /// Invalid values, and unsupported features that would change limits.
     pub(crate) fn read(lookup: EnvLookup<'_>, token: AdminToken) -> Result<Self, EnvoyCompatError> {
         let values = &mut EnvValues::new(lookup);
-        let listeners = listeners::read(values, token);
-        let rules = rules::read(values);
-        let response_options = response_options::read(values);
-        let store = store::address(values);
-        let store_budget = values.duration("REDIS_TIMEOUT");
-        let levels = "write error, warn, info, debug or trace";
-        let log_level = values.read("LOG_LEVEL", levels, log_level);
-        let log_format = values
+        let mut layer = listeners::read(values, token);
+        let dot_files = rules::read(values, &mut layer);
+        layer.envoy_metadata = Some(values.flag("RESPONSE_DYNAMIC_METADATA"));
+        layer.store = store::address(values);
+        layer.store_budget = Some(values.duration("REDIS_TIMEOUT").unwrap_or(MAX_STORE_WAIT));
+        layer.log_level = values.read("LOG_LEVEL", "write error, warn, info, debug or trace", log_level);
+        layer.log_format = values
             .text("LOG_FORMAT")
             .map(|format| if format.eq_ignore_ascii_case("json") { LogFormat::Json } else { LogFormat::Text });
-        let ignored = VARIABLES
-            .iter()
-            .filter(|variable| variable.support == VariableSupport::Ignored && values.is_set(variable.name));
         let compat = EnvoyCompat {
-            listeners,
-            rules,
-            response_options,
-            store,
-            store_budget: store_budget.unwrap_or(MAX_STORE_WAIT),
-            log_level,
-            log_format,
-            ignored: ignored.collect(),
+            layer,
+            dot_files,
+            counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
+            start_without_config: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
+            response_options: response_options::read(values),
+            ignored: VARIABLES
+                .iter()
+                .filter(|variable| variable.support == VariableSupport::Ignored && values.is_set(variable.name))
+                .collect(),
             warnings: std::mem::take(&mut values.warnings),
         };
         if values.errors.is_empty() { Ok(compat) } else { Err(EnvoyCompatError(std::mem::take(&mut values.errors))) }
-    }
-
-    /// The settings that have a flag.
-    pub(crate) fn layer(&self) -> SettingsLayer {
-        let listeners = &self.listeners;
-        let tls = listeners.tls.as_ref();
-        let (rules, xds) = match &self.rules.source {
-            CompatRuleSource::Folder { path, .. } => (Some(path.clone()), None),
-            CompatRuleSource::Xds(plane) => (None, Some((**plane).clone())),
-        };
-        SettingsLayer {
-            rules,
-            xds,
-            merge_domains: Some(self.rules.merge_domains),
-            http: Some(listeners.http.clone()),
-            admin: Some(listeners.admin.clone()),
-            grpc: Some(listeners.grpc.clone()),
-            metrics: listeners.metrics.as_ref().map(|(address, _)| address.clone()),
-            metrics_path: listeners.metrics.as_ref().map(|(_, path)| path.clone()),
-            grpc_max_age: listeners.max_age,
-            grpc_max_age_grace: listeners.max_age_grace,
-            grpc_cert: tls.map(|tls| tls.certificate.clone()),
-            grpc_key: tls.map(|tls| tls.key.clone()),
-            grpc_client_ca: tls.and_then(|tls| tls.client_ca.clone()),
-            grpc_client_san: tls.and_then(|tls| tls.client_san.clone()).map(|name| vec![name]),
-            envoy_metadata: Some(self.response_options.dynamic_metadata),
-            store: self.store.clone(),
-            store_budget: Some(self.store_budget),
-            log_level: self.log_level,
-            log_format: self.log_format,
-            ..SettingsLayer::default()
-        }
     }
 
     /// Applies the settings that have no flag. `header_override` is the value from flags and similar sources, which
@@ -168,17 +131,13 @@ impl EnvoyCompat {
                 None => LimitHeaders::Off,
             };
         }
-        settings.counter_prefix = self.rules.counter_prefix.as_str().into();
+        settings.counter_prefix = self.counter_prefix.as_str().into();
         let from = &mut settings.rules;
         from.allow_bad_rules = true;
-        from.allow_late_control_plane = self.rules.start_without_config;
-        match &self.rules.source {
-            // Rules other than those of the deployment are read in Tidegate's format.
-            CompatRuleSource::Folder { path, dot_files } if from.path.as_ref() == Some(path) => {
-                let dot_files = *dot_files;
-                from.pick = FileFilter::Every { dot_files };
-            }
-            _ => {}
+        from.allow_late_control_plane = self.start_without_config;
+        // Rules other than those of the deployment are read in Tidegate's format.
+        if from.path.is_some() && from.path == self.layer.rules {
+            from.pick = FileFilter::Every { dot_files: self.dot_files };
         }
     }
 

@@ -12,8 +12,6 @@ pub(crate) struct ResponseOptions {
     pub(crate) descriptor_options: DescriptorOptions,
     /// The three headers of the reference service, if they are enabled.
     pub(crate) headers: Option<ReferenceHeaderNames>,
-    /// Whether responses carry dynamic metadata.
-    pub(crate) dynamic_metadata: bool,
     /// The fraction of a limit from which hits count as near it.
     pub(crate) near_ratio: f64,
     /// Whether health requires a configuration with a domain.
@@ -35,7 +33,6 @@ pub(super) fn read(values: &mut EnvValues<'_>) -> ResponseOptions {
             all_shadow: values.flag("SHADOW_MODE"),
         },
         headers: headers(values),
-        dynamic_metadata: values.flag("RESPONSE_DYNAMIC_METADATA"),
         near_ratio: near_ratio(values),
         healthy_when_configured: values.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
     }

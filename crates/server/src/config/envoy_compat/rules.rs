@@ -6,50 +6,23 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::env_values::EnvValues;
+use crate::config::SettingsLayer;
 use crate::policy::xds::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
 
-/// The source of rules, and how they are read.
-#[derive(Clone, Debug)]
-pub(crate) struct CompatRules {
-    pub(crate) source: CompatRuleSource,
-    /// Whether several files may define one domain.
-    pub(crate) merge_domains: bool,
-    /// The prefix that separates the counters from those of others in the same store.
-    pub(crate) counter_prefix: String,
-    /// Whether the listeners open before the control plane has responded.
-    pub(crate) start_without_config: bool,
-}
-
-/// The source of rules.
-#[derive(Clone, Debug)]
-pub(crate) enum CompatRuleSource {
-    /// Every file of a folder.
-    Folder {
-        path: PathBuf,
-        /// Whether files whose names begin with a dot are read.
-        dot_files: bool,
-    },
-    /// An aggregated discovery service.
-    Xds(Box<ControlPlane>),
-}
-
-pub(super) fn read(values: &mut EnvValues<'_>) -> CompatRules {
-    let folder = CompatRuleSource::Folder { path: folder(values), dot_files: !values.flag("RUNTIME_IGNOREDOTFILES") };
-    let plane = control_plane(values);
-    let source = match values.text("CONFIG_TYPE").as_deref() {
-        None | Some("FILE") => folder,
-        Some("GRPC_XDS_SOTW") => plane.map_or(folder, |plane| CompatRuleSource::Xds(Box::new(plane))),
-        Some(_) => {
-            values.reject("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
-            folder
+/// The settings of the rules, and whether files whose names begin with a dot are read.
+pub(super) fn read(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) -> bool {
+    let (folder, plane) = (folder(values), control_plane(values));
+    match (values.text("CONFIG_TYPE").as_deref(), plane) {
+        (Some("GRPC_XDS_SOTW"), Some(plane)) => layer.xds = Some(plane),
+        (kind, _) => {
+            layer.rules = Some(folder);
+            if !matches!(kind, None | Some("FILE" | "GRPC_XDS_SOTW")) {
+                values.reject("CONFIG_TYPE", "is unknown; write FILE or GRPC_XDS_SOTW");
+            }
         }
-    };
-    CompatRules {
-        source,
-        merge_domains: values.flag("MERGE_DOMAIN_CONFIG"),
-        counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
-        start_without_config: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
     }
+    layer.merge_domains = Some(values.flag("MERGE_DOMAIN_CONFIG"));
+    !values.flag("RUNTIME_IGNOREDOTFILES")
 }
 
 fn folder(values: &mut EnvValues<'_>) -> PathBuf {

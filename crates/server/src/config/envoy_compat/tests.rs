@@ -9,6 +9,7 @@ use tidegate_rules::envoy::ChargeOnDenial;
 
 use super::table::{self, VariableSupport};
 use super::*;
+use crate::config::store_choice::StoreUrl;
 use crate::policy::xds::ControlPlane;
 
 fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
@@ -33,10 +34,16 @@ fn check_bad(given: &[(&str, &str)], want: &[&str]) {
     assert!(!error.contains("planted"), "{error}");
 }
 
+/// The addresses of the HTTP, gRPC and admin listeners.
+fn addresses(compat: &EnvoyCompat) -> [String; 3] {
+    let layer = &compat.layer;
+    [&layer.http, &layer.grpc, &layer.admin].map(|address| address.as_ref().unwrap().to_string())
+}
+
 #[track_caller]
 fn check_store(given: &[(&str, &str)], want: &str) {
     let compat = read(given);
-    assert_eq!(compat.store.as_ref().map_or("memory", StoreUrl::expose), want);
+    assert_eq!(compat.layer.store.as_ref().map_or("memory", StoreUrl::expose), want);
     assert!(!format!("{compat:?}").contains("planted"), "{compat:?}");
     assert!(!compat.warnings.concat().contains("planted"));
 }
@@ -81,18 +88,14 @@ fn ignored_variables_are_reported_by_name() {
 #[test]
 fn an_empty_environment_is_the_reference_with_its_defaults() {
     let compat = read(&[]);
-    let CompatListeners { http, admin, grpc, .. } = &compat.listeners;
-    let addresses = [http, grpc, admin].map(ToString::to_string);
-    assert_eq!(addresses, ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]);
-    let CompatRuleSource::Folder { path, dot_files } = &compat.rules.source else {
-        panic!("{:?}", compat.rules.source);
-    };
-    assert_eq!((path.to_str(), *dot_files), (Some("/srv/runtime_data/current/config"), true));
-    assert!(!compat.rules.merge_domains && !compat.rules.start_without_config);
-    assert_eq!(compat.rules.counter_prefix, "");
+    assert_eq!(addresses(&compat), ["0.0.0.0:8080", "0.0.0.0:8081", "127.0.0.1:6070"]);
+    let folder = Path::new("/srv/runtime_data/current/config");
+    assert_eq!((compat.layer.rules.as_deref(), compat.dot_files), (Some(folder), true));
+    assert!(compat.layer.merge_domains == Some(false) && !compat.start_without_config);
+    assert_eq!(compat.counter_prefix, "");
     assert_eq!(compat.response_options.descriptor_options.charge_on_denial, ChargeOnDenial::All);
     assert_eq!((compat.response_options.headers, compat.response_options.near_ratio), (None, 0.8));
-    assert!(compat.store.is_none() && compat.warnings.len() == 1 && compat.ignored.is_empty());
+    assert!(compat.layer.store.is_none() && compat.warnings.len() == 1 && compat.ignored.is_empty());
 }
 
 #[test]
@@ -107,14 +110,12 @@ fn listeners_keep_their_addresses() {
         ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
         ("GRPC_MAX_CONNECTION_AGE_GRACE", "90s"),
     ]);
-    let CompatListeners { http, admin, grpc, max_age, max_age_grace, tls, metrics } = compat.listeners;
-    let addresses = [http, grpc, admin].map(|address| address.to_string());
-    assert_eq!(addresses, ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
-    assert_eq!(max_age, Some(Duration::from_secs(5400)));
-    assert_eq!(max_age_grace, Some(Duration::from_secs(90)));
-    assert_eq!((tls, metrics), (None, None));
+    assert_eq!(addresses(&compat), ["127.0.0.1:1", "[::1]:2", "127.0.0.2:3"]);
+    assert_eq!(compat.layer.grpc_max_age, Some(Duration::from_secs(5400)));
+    assert_eq!(compat.layer.grpc_max_age_grace, Some(Duration::from_secs(90)));
+    assert_eq!((compat.layer.grpc_cert, compat.layer.metrics), (None, None));
     let compat = read(&[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "2")]);
-    assert_eq!(compat.listeners.grpc.to_string(), "unix:/run/rl.sock");
+    assert_eq!(compat.layer.grpc.unwrap().to_string(), "unix:/run/rl.sock");
     check_bad(&[("PORT", "http"), ("GRPC_PORT", "65536")], &["PORT is `http`", "GRPC_PORT is `65536`"]);
 }
 
@@ -122,14 +123,14 @@ fn listeners_keep_their_addresses() {
 fn metrics_keep_their_address() {
     let on = ("USE_PROMETHEUS", "true");
     let metrics_url = |given: &[(&str, &str)]| {
-        let (address, path) = read(given).listeners.metrics.unwrap();
-        format!("{address}{path}")
+        let layer = read(given).layer;
+        format!("{}{}", layer.metrics.unwrap(), layer.metrics_path.unwrap())
     };
     assert_eq!(metrics_url(&[on]), "0.0.0.0:9090/metrics");
     let given = [on, ("PROMETHEUS_ADDR", ":7"), ("PROMETHEUS_PATH", "/m")];
     assert_eq!(metrics_url(&given), "0.0.0.0:7/m");
     assert_eq!(metrics_url(&[on, ("PROMETHEUS_ADDR", "127.0.0.1:7")]), "127.0.0.1:7/metrics");
-    assert_eq!(read(&given[1..]).listeners.metrics, None, "it is not enabled");
+    assert_eq!(read(&given[1..]).layer.metrics, None, "it is not enabled");
     check_bad(&[("PROMETHEUS_ADDR", "7")], &["write [HOST]:PORT"]);
 }
 
@@ -138,12 +139,12 @@ fn metrics_keep_their_address() {
 fn the_admin_port_is_open_to_others_only_with_a_token() {
     let given = [("DEBUG_HOST", "0.0.0.0"), ("DEBUG_PORT", "7")];
     let compat = read(&given);
-    assert_eq!(compat.listeners.admin.to_string(), "127.0.0.1:7");
+    assert_eq!(addresses(&compat)[2], "127.0.0.1:7");
     assert!(compat.warnings.concat().contains("--admin-token-file"));
     let compat = read_with(AdminToken::Given, &given).unwrap();
-    assert_eq!(compat.listeners.admin.to_string(), "0.0.0.0:7");
+    assert_eq!(addresses(&compat)[2], "0.0.0.0:7");
     let compat = read_with(AdminToken::Given, &[]).unwrap();
-    assert_eq!(compat.listeners.admin.to_string(), "0.0.0.0:6070");
+    assert_eq!(addresses(&compat)[2], "0.0.0.0:6070");
 }
 
 #[test]
@@ -154,12 +155,14 @@ fn tls_files_are_kept() {
         ("GRPC_CLIENT_TLS_CACERT", "/ca"),
         ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
     ];
-    assert_eq!(read(&files).listeners.tls, None, "it is not enabled");
+    let off = read(&files).layer;
+    assert_eq!((off.grpc_cert, off.grpc_key, off.grpc_client_ca), (None, None, None), "it is not enabled");
+    assert_eq!(off.grpc_client_san, None);
     let on = [&files[..], &[("GRPC_SERVER_USE_TLS", "true")]].concat();
-    let tls = read(&on).listeners.tls.unwrap();
-    assert_eq!((tls.certificate.to_str(), tls.key.to_str()), (Some("/c"), Some("/k")));
-    assert_eq!(tls.client_ca.unwrap().to_str(), Some("/ca"));
-    assert_eq!(tls.client_san.as_deref(), Some("envoy.example"));
+    let layer = read(&on).layer;
+    assert_eq!((layer.grpc_cert, layer.grpc_key), (Some("/c".into()), Some("/k".into())));
+    assert_eq!(layer.grpc_client_ca, Some("/ca".into()));
+    assert_eq!(layer.grpc_client_san, Some(vec!["envoy.example".to_owned()]));
     check_bad(&[("GRPC_SERVER_USE_TLS", "true")], &["GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY"]);
 }
 
@@ -174,12 +177,10 @@ fn rules_keep_their_folder() {
         ("CACHE_KEY_PREFIX", "blue:"),
         ("FORCE_START_WITHOUT_INITIAL_CONFIG", "T"),
     ]);
-    let CompatRuleSource::Folder { path, dot_files } = compat.rules.source else {
-        panic!("no folder");
-    };
-    assert_eq!((path.to_str(), dot_files), (Some("/data/ratelimit/limits"), false));
-    assert!(compat.rules.merge_domains && compat.rules.start_without_config);
-    assert_eq!(compat.rules.counter_prefix, "blue:");
+    let folder = Path::new("/data/ratelimit/limits");
+    assert_eq!((compat.layer.rules.as_deref(), compat.dot_files), (Some(folder), false));
+    assert!(compat.layer.merge_domains == Some(true) && compat.start_without_config);
+    assert_eq!(compat.counter_prefix, "blue:");
     check_bad(&[("CONFIG_TYPE", "ETCD")], &["write FILE or GRPC_XDS_SOTW"]);
     check_bad(&[("MERGE_DOMAIN_CONFIG", "yes")], &["MERGE_DOMAIN_CONFIG is `yes`; write true or false"]);
 }
@@ -203,9 +204,7 @@ fn a_control_plane_keeps_its_settings() {
     ];
     let compat = read(&given);
     assert!(!format!("{compat:?}").contains("planted"));
-    let CompatRuleSource::Xds(plane) = compat.rules.source else {
-        panic!("no control plane");
-    };
+    assert_eq!(compat.layer.rules, None);
     let text = "xdss://plane:18000?node=gate&ca=/ca&cert=/c&key=/k&name=plane.example";
     let mut want: ControlPlane = text.parse().unwrap();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -215,10 +214,8 @@ fn a_control_plane_keeps_its_settings() {
     want.backoff.first = Duration::from_secs(2);
     want.backoff.max = Duration::from_secs(5);
     want.set_max_message_bytes(1000);
-    assert_eq!(*plane, want);
-    let CompatRuleSource::Xds(usual) = read(&given[..1]).rules.source else {
-        panic!("no control plane");
-    };
+    assert_eq!(compat.layer.xds, Some(want));
+    let usual = read(&given[..1]).layer.xds.unwrap();
     assert_eq!(usual.node.id, "default");
     assert_eq!(usual.backoff.first, Duration::from_secs(10));
     check_bad(&[("CONFIG_GRPC_XDS_SERVER_URL", "plane")], &["write HOST:PORT"]);
@@ -243,7 +240,7 @@ fn response_options_are_kept() {
     assert!(
         response_options.descriptor_options.all_quota
             && response_options.descriptor_options.all_shadow
-            && response_options.dynamic_metadata
+            && compat.layer.envoy_metadata == Some(true)
     );
     assert!(response_options.healthy_when_configured);
     assert_eq!(response_options.near_ratio, 0.5);
@@ -286,9 +283,9 @@ fn the_store_is_the_same_redis() {
     ];
     check_store(&sentinels, "redis+sentinel://:p@a:1,b:2/main?sentinel_user=s&sentinel_pass=q");
     let compat = read(&[tcp, ("REDIS_URL", "r:1"), ("REDIS_TIMEOUT", "50ms")]);
-    assert_eq!(compat.store_budget, Duration::from_millis(50));
+    assert_eq!(compat.layer.store_budget, Some(Duration::from_millis(50)));
     let without_timeout = read(&[tcp, ("REDIS_URL", "r:1")]);
-    assert_eq!(without_timeout.store_budget, Duration::from_secs(1));
+    assert_eq!(without_timeout.layer.store_budget, Some(Duration::from_secs(1)));
 }
 
 /// The addresses built here are parsed by the store.
@@ -301,7 +298,7 @@ async fn every_address_is_accepted_by_the_store() {
         vec![("REDIS_URL", "m,a:1"), ("REDIS_TYPE", "sentinel"), ("REDIS_SENTINEL_AUTH", "p&")],
     ];
     for given in urls {
-        let url = read(&given).store.unwrap();
+        let url = read(&given).layer.store.unwrap();
         let config = tidegate::stores::redis::RedisConfig::new(url.expose());
         let opened = tidegate::stores::redis::Redis::open(&config);
         assert!(opened.is_ok(), "{given:?}: {:?}", opened.err());
@@ -329,9 +326,9 @@ fn ignored_variables_that_matter_cause_a_warning() {
 #[test]
 fn log_levels_are_kept() {
     let compat = read(&[("LOG_LEVEL", "WARN"), ("LOG_FORMAT", "JSON")]);
-    assert_eq!(compat.log_level, Some(LogLevel::Warn));
-    assert_eq!(compat.log_format, Some(LogFormat::Json));
-    assert_eq!(read(&[("LOG_FORMAT", "text")]).log_format, Some(LogFormat::Text));
+    assert_eq!(compat.layer.log_level, Some(LogLevel::Warn));
+    assert_eq!(compat.layer.log_format, Some(LogFormat::Json));
+    assert_eq!(read(&[("LOG_FORMAT", "text")]).layer.log_format, Some(LogFormat::Text));
     check_bad(&[("LOG_LEVEL", "loud")], &["LOG_LEVEL is `loud`"]);
 }
 

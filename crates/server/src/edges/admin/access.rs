@@ -9,8 +9,7 @@ use std::path::Path;
 use subtle::ConstantTimeEq;
 
 use crate::config::listen_address::{EndpointAddress, ListenAddress};
-use crate::edges::http::error::ApiError;
-use crate::edges::http::wire::InputError;
+use crate::edges::common::api_error::{ApiError, InputError};
 
 /// Shorter tokens can be guessed.
 const MIN_TOKEN_LEN: usize = 16;

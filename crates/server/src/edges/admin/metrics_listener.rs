@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 
 use super::serve::metrics_page;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::error::ApiError;
+use crate::edges::common::api_error::ApiError;
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
 use crate::service::Service;
@@ -29,7 +29,7 @@ impl HttpHandler for MetricsListener {
         let error = match (request.uri().path() == &*self.path, request.method()) {
             (true, &Method::GET) => None,
             (true, _) => Some(ApiError::Method { allow: "GET" }),
-            (false, _) => Some(ApiError::NotFound),
+            (false, _) => Some(ApiError::NotFound { hint: "this listener has only the metrics page" }),
         };
         let mut response = match error {
             None => metrics_page(&self.service),

@@ -17,9 +17,9 @@ use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::error::{ApiError, json_response};
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
 use crate::edges::http::serve::store_unavailable;
-use crate::edges::http::wire::{self, CheckBody, CheckRequest, InputError};
 use crate::logging::decision_ids::DecisionId;
 use crate::logging::writer;
 use crate::net::body;
@@ -29,6 +29,10 @@ use crate::net::unread_responses::ConnectionUnread;
 use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
 use crate::service::Service;
 use crate::state::any_store::StoreCondition;
+
+/// The paths for a client that asks for another one.
+const PATHS: &str = "this listener has /healthz, /readyz, /metrics, /rlconfig, /v1/rules, /v1/reload, /v1/subjects and \
+                     /v1/subjects/reset";
 
 static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
@@ -105,7 +109,7 @@ impl AdminListener {
             ("/readyz" | "/metrics" | "/rlconfig" | "/v1/rules", _) => Err(ApiError::Method { allow: "GET" }),
             ("/v1/reload" | "/v1/subjects/reset", _) => Err(ApiError::Method { allow: "POST" }),
             ("/v1/subjects", _) => Err(ApiError::Method { allow: "GET, POST, DELETE" }),
-            _ => Err(ApiError::NotFound),
+            _ => Err(ApiError::NotFound { hint: PATHS }),
         }
     }
 
@@ -211,7 +215,7 @@ fn ok_response(id: &DecisionId, body: &Value) -> HttpResponse {
 }
 
 fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
-    match wire::parse_check(body)? {
+    match parse_check(body)? {
         CheckBody::One(check_request) => Ok(*check_request),
         CheckBody::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();

@@ -1,34 +1,34 @@
 //! The attributes of a described request for native rules.
 //!
 //! The entries of all descriptors form one set. If a name occurs twice, the first value counts. `remote_address` is the
-//! client's address and `api_key` its key, as on the other edges. An empty key counts as absent, and
-//! [`has_conflicting_keys`] finds requests with several keys.
+//! client's address and `api_key` its key, as on the other edges. Credentials of another scheme than `Bearer` are no key.
+//! [`is_ambiguous`] finds requests with several keys, or with an address that cannot be read.
 
 use tidegate::identity::ip;
+use tidegate::identity::keys::{KeyTextError, find_key};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_rules::RuleSet;
-use tidegate_rules::envoy::{DescribedRequest, Hits};
+use tidegate_rules::envoy::{DescribedRequest, DescriptorEntry, Hits};
 use tidegate_rules::request::{Edge, Request, normalize_name, normalize_value};
 
-use crate::edges::http::digest_key;
+use crate::edges::common::digest_key;
 
 /// The request that native rules decide.
 pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
-    let entries = described.descriptors.iter().map(|d| d.entries.len());
+    let lengths = described.descriptors.iter().map(|d| d.entries.len());
     let mut request = Request {
         edge: Edge::Envoy,
-        attributes: Vec::with_capacity(1 + entries.sum::<usize>()),
+        attributes: Vec::with_capacity(1 + lengths.sum::<usize>()),
         cost: cost(described),
         // Envoy cannot delay a request.
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
-    for (name, value) in described.descriptors.iter().flat_map(|d| &d.entries) {
+    for (name, value) in entries(described) {
         match *name {
-            // A value that is not an address is ignored.
             "remote_address" | "ip" => request.ip = request.ip.or_else(|| ip::parse(value).ok()),
-            "api_key" if request.api_key.is_some() || value.is_empty() => {}
-            "api_key" => request.api_key = Some(digest_key(value)),
+            "api_key" if request.api_key.is_some() => {}
+            "api_key" => request.api_key = find_key(value.as_bytes()).ok().flatten().map(digest_key),
             name => add(&mut request, name, value),
         }
     }
@@ -39,15 +39,31 @@ pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     request
 }
 
-/// Whether a request has two different keys and a rule uses keys. The edge cannot know which of them the service behind
-/// Envoy reads, so a blocked key could hide behind an invented one.
-pub(super) fn has_conflicting_keys(described: &DescribedRequest<'_>, rules: &RuleSet) -> bool {
-    let entries = described.descriptors.iter().flat_map(|d| &d.entries);
-    let mut keys = entries.filter(|(name, value)| *name == "api_key" && !value.is_empty()).map(|(_, value)| value);
-    let Some(first) = keys.next() else {
-        return false;
-    };
-    keys.any(|other| other != first) && (rules.has_access_lists() || rules.attributes().contains("api_key"))
+/// Whether it is unclear which client sends `request`, the native form of `described`, and a rule or a list uses what is
+/// unclear. No block would hold for such a client.
+pub(super) fn is_ambiguous(described: &DescribedRequest<'_>, request: &Request<'_>, rules: &RuleSet) -> bool {
+    let is_used = |name: &str| rules.has_access_lists() || rules.attributes().contains(name);
+    has_conflicting_keys(described) && is_used("api_key") || has_unreadable_address(described, request) && is_used("ip")
+}
+
+/// Whether there are several keys. The edge cannot know which of them the service behind Envoy reads, so a blocked key
+/// could hide behind an invented one.
+fn has_conflicting_keys(described: &DescribedRequest<'_>) -> bool {
+    let mut first = None;
+    entries(described).filter(|(name, _)| *name == "api_key").any(|(_, value)| match find_key(value.as_bytes()) {
+        Ok(Some(key)) => *first.get_or_insert(key) != key,
+        Err(KeyTextError::NotOneKey) => true,
+        Ok(None) | Err(KeyTextError::OtherScheme) => false,
+    })
+}
+
+/// Whether the client's address is described, and not as an address.
+fn has_unreadable_address(described: &DescribedRequest<'_>, request: &Request<'_>) -> bool {
+    request.ip.is_none() && entries(described).any(|(name, _)| matches!(*name, "remote_address" | "ip"))
+}
+
+fn entries<'a, 'v>(described: &'a DescribedRequest<'v>) -> impl Iterator<Item = &'a DescriptorEntry<'v>> {
+    described.descriptors.iter().flat_map(|descriptor| &descriptor.entries)
 }
 
 /// Adds an attribute in normal form, unless it has a value already. An ambiguous path is resolved, because Envoy lets a
@@ -108,19 +124,45 @@ mod tests {
         assert_eq!(request(&described).api_key, Some(digest_key("k1")));
     }
 
+    /// Envoy passes the whole header: a blocked key in it was an unknown key.
     #[test]
-    fn two_different_keys_conflict_if_rules_use_keys() {
+    fn a_key_is_known_with_its_scheme() {
+        for value in ["k1", "Bearer k1", "bearer \tk1 "] {
+            let described = described(&[&[("api_key", value)]]);
+            assert_eq!(request(&described).api_key, Some(digest_key("k1")), "{value:?}");
+        }
+        let basic = described(&[&[("api_key", "Basic YTpi")], &[("api_key", "Bearer k1")]]);
+        assert_eq!(request(&basic).api_key, Some(digest_key("k1")));
+        let other = described(&[&[("api_key", "Basic YTpi")]]);
+        assert_eq!(request(&other).api_key, None);
+    }
+
+    #[test]
+    fn two_keys_or_an_unreadable_address_are_ambiguous_if_rules_use_them() {
         let parsed = |by: &str| {
             let text = format!("version: 1\nrules:\n  - {{ name: r, by: {by}, rate: 1/hour }}\n");
             let (name, text) = ("r", &*text);
             tidegate_rules::parse(&[SourceFile { name, text }]).unwrap()
         };
-        let (by_key, by_ip) = (parsed("api_key|ip"), parsed("ip"));
+        let (by_key, by_ip, by_user) = (parsed("api_key|ip"), parsed("ip"), parsed("user"));
+        let is_ambiguous =
+            |described: &DescribedRequest<'_>, rules| is_ambiguous(described, &request(described), rules);
         let two = described(&[&[("api_key", "a")], &[("path", "/"), ("api_key", "b")]]);
-        assert!(has_conflicting_keys(&two, &by_key));
-        assert!(!has_conflicting_keys(&two, &by_ip));
-        let same = described(&[&[("api_key", "a")], &[("api_key", "a"), ("api_key", "")]]);
-        assert!(!has_conflicting_keys(&same, &by_key));
+        assert!(is_ambiguous(&two, &by_key));
+        assert!(!is_ambiguous(&two, &by_ip));
+        let joined = described(&[&[("api_key", "a,b")]]);
+        assert!(is_ambiguous(&joined, &by_key));
+        let same =
+            described(&[&[("api_key", "a")], &[("api_key", "Bearer a"), ("api_key", ""), ("api_key", "Basic b")]]);
+        assert!(!is_ambiguous(&same, &by_key));
+        // No block of an address holds for such a client.
+        for value in ["10.0.0.0/8", "unknown", ""] {
+            let unreadable = described(&[&[("remote_address", value)]]);
+            assert_eq!(request(&unreadable).ip, None);
+            assert_eq!((is_ambiguous(&unreadable, &by_ip), is_ambiguous(&unreadable, &by_user)), (true, false));
+        }
+        let another = described(&[&[("remote_address", "unknown"), ("ip", "192.0.2.1")]]);
+        assert!(!is_ambiguous(&another, &by_ip));
     }
 
     #[test]
@@ -152,11 +194,5 @@ mod tests {
         described.descriptors[1].hits = Hits::Used(Cost::new(7).unwrap());
         described.descriptors[2].hits = Hits::Refund(Cost::new(9).unwrap());
         assert_eq!(request(&described).cost, Cost::new(7));
-    }
-
-    #[test]
-    fn an_invalid_address_is_ignored() {
-        let described = described(&[&[("remote_address", "10.0.0.0/8")]]);
-        assert_eq!(request(&described).ip, None);
     }
 }

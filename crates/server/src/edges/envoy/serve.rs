@@ -145,7 +145,7 @@ pub(super) async fn decide_and_write<'v, T>(
     let mut request = native::request(&envoy_request.described);
     request.max_wait = wait.remaining();
     let described = &envoy_request.described;
-    let judged = if native::has_conflicting_keys(described, &view.policy().rules) {
+    let judged = if native::is_ambiguous(described, &request, &view.policy().rules) {
         view.deny_described(request, described, options.descriptor_options).await
     } else {
         view.check_described(request, described, options.descriptor_options).await

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tidegate_core::units::Nanos;
 use tidegate_rules::{Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost};
 
-use super::error::{ApiError, json_response};
-use super::wire::{CheckBody, InputError};
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::check_body::CheckBody;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;

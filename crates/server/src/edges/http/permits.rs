@@ -9,10 +9,10 @@ use tidegate::{AcquireError, Acquired, Ticket, TicketError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::request::Edge;
 
-use super::error::{ApiError, json_response};
 use super::serve::{store_unavailable, to_response};
-use super::units;
-use super::wire::{self, InputError};
+use super::wire;
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::names;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
@@ -26,7 +26,7 @@ pub(super) async fn acquire(
     body: &[u8],
 ) -> Result<HttpResponse, ApiError> {
     let parsed = wire::parse_acquire(body)?;
-    units::check(service, &parsed.request)?;
+    names::check(service, &parsed.request)?;
     let (ttl, receipt) = (parsed.ttl, parsed.receipt);
     let result = service.acquire(parsed.request, ttl).await;
     let mut context = service.context(id, style);

@@ -6,11 +6,10 @@ use tidegate::SettleError;
 use tidegate::http::{BodyStyle, response};
 use tidegate_rules::request::Edge;
 
-use super::error::{ApiError, json_response};
-use super::reserve_wire::{parse_reserve, parse_settle};
 use super::serve::{store_unavailable, to_response};
-use super::units;
-use super::wire::InputError;
+use super::wire::{parse_reserve, parse_settle};
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::names;
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
 use crate::service::Service;
@@ -23,7 +22,7 @@ pub(super) async fn reserve(
     body: &[u8],
 ) -> Result<HttpResponse, ApiError> {
     let parsed = parse_reserve(body)?;
-    units::check(service, &parsed.request)?;
+    names::check(service, &parsed.request)?;
     let reserved = service.reserve(parsed.request, parsed.ttl).await;
     let reserved = reserved.map_err(store_unavailable)?;
     let mut context = service.context(id, style);

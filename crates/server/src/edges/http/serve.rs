@@ -17,10 +17,11 @@ use tidegate_rules::engine::Decision;
 use tidegate_rules::request::{Edge, Request};
 use tokio::sync::Semaphore;
 
-use super::error::{ApiError, json_response};
-use super::wire::{self, CheckBatch, CheckBody, CheckOptions, CheckRequest, InputError, PlainCost};
-use super::{explain, permits, reserve, units};
+use super::{explain, permits, reserve, wire};
 use crate::config::listen_address::EndpointAddress;
+use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::edges::common::check_body::{CheckBatch, CheckBody, CheckOptions, CheckRequest, PlainCost, parse_check};
+use crate::edges::common::names;
 use crate::edges::{envoy, proxy_auth};
 use crate::logging::decision_ids::DecisionId;
 use crate::net::body::{self, Discarded, ReceivedBody};
@@ -135,7 +136,7 @@ impl HttpHandler for PublicListener {
                 return envoy::json::respond(service, body).await;
             }
             path => {
-                let route = HttpRoute::of(path).ok_or(ApiError::NotFound);
+                let route = HttpRoute::of(path).ok_or(ApiError::NotFound { hint: "see /openapi.json" });
                 let head = route.map(|route| HttpRouteHead {
                     route,
                     style: body_style(&parts.headers),
@@ -317,8 +318,8 @@ async fn decide_body(
     style: BodyStyle,
     body: &Bytes,
 ) -> Result<HttpResponse, ApiError> {
-    let parsed = wire::parse_check(body)?;
-    units::check_all(service, &parsed)?;
+    let parsed = parse_check(body)?;
+    names::check_all(service, &parsed)?;
     match parsed {
         CheckBody::One(_) if body.len() > body::MAX_SMALL_BODY => Err(too_large()),
         parsed if verb == CheckVerb::Explain => explain::respond(service, id, parsed),
@@ -342,7 +343,7 @@ async fn decide_one(
     let mut context = service.context(id, style);
     context.receipt = receipt.as_deref();
     if scope.charges() {
-        service.log_denial(id, Edge::Http, &decision, || match wire::parse_check(body) {
+        service.log_denial(id, Edge::Http, &decision, || match parse_check(body) {
             Ok(CheckBody::One(check_request)) => Some(check_request.request),
             _ => None,
         });
@@ -393,7 +394,7 @@ async fn decide_batch(
             if at > 0 {
                 out.push(b',');
             }
-            let reparse = || match reparsed.get_or_init(|| wire::parse_check(body)) {
+            let reparse = || match reparsed.get_or_init(|| parse_check(body)) {
                 Ok(CheckBody::Many(batch)) => batch.requests.get(at).cloned(),
                 _ => None,
             };

@@ -5,17 +5,17 @@
 //! blocked key would pass beside an invented one. Where both headers have a purpose of their own, `?key=x-api-key` or
 //! `?key=authorization` names the one to read.
 //!
-//! A proxy may join lines of the same name by commas (RFC 9110, section 5.2). So a comma is rejected like a second
-//! line. Empty headers count as absent: proxies send variables without a value like that.
+//! [`find_key`] defines the form of a key. It rejects the commas of joined lines, and here a second line is rejected
+//! too. Empty headers count as absent: proxies send variables without a value like that.
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
+use tidegate::identity::keys::{KeyTextError, find_key};
 
 use super::wire::invalid_input;
-use crate::edges::http::wire::InputError;
+use crate::edges::common::api_error::InputError;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-const BEARER: &[u8] = b"bearer";
 
 /// The header that holds the key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,27 +64,24 @@ fn reject_lookalike(headers: &HeaderMap) -> Result<(), InputError> {
 }
 
 fn api_key_header(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
-    let value = single_line(headers, &API_KEY)?;
-    value.map(|value| single_word(&API_KEY, value)).transpose()
+    let Some(value) = single_line(headers, &API_KEY)? else {
+        return Ok(None);
+    };
+    find_key(value).map_err(|error| invalid_input(API_KEY.as_str(), &error.to_string()))
 }
 
 /// The token of `Authorization: Bearer`. Other schemes are no keys.
 fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
-    let Some(value) = single_line(headers, &AUTHORIZATION)? else {
+    let value = single_line(headers, &AUTHORIZATION)?;
+    // One word is a scheme alone.
+    let Some(value) = value.filter(|value| value.iter().any(u8::is_ascii_whitespace)) else {
         return Ok(None);
     };
-    let (scheme, rest) = split_word(value);
-    if !scheme.eq_ignore_ascii_case(BEARER) {
-        return if has_later_bearer(rest) {
-            Err(invalid_input(AUTHORIZATION.as_str(), "given twice"))
-        } else {
-            Ok(None)
-        };
+    match find_key(value) {
+        Ok(key) => Ok(key),
+        Err(KeyTextError::OtherScheme) => Ok(None),
+        Err(error) => Err(invalid_input(AUTHORIZATION.as_str(), &error.to_string())),
     }
-    if rest.is_empty() {
-        return Ok(None);
-    }
-    single_word(&AUTHORIZATION, rest).map(Some)
 }
 
 /// The only line of a header that is not empty, without surrounding white space.
@@ -96,31 +93,6 @@ fn single_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&
         return Err(invalid_input(name.as_str(), "given twice"));
     }
     Ok(first)
-}
-
-/// A value that can only be one key.
-fn single_word<'a>(name: &HeaderName, value: &'a [u8]) -> Result<&'a str, InputError> {
-    let printable = value.iter().all(u8::is_ascii_graphic);
-    let text = std::str::from_utf8(value).ok();
-    text.filter(|text| printable && !text.contains(',')).ok_or_else(|| {
-        invalid_input(name.as_str(), "not one key; a key is printable ASCII without white space and commas")
-    })
-}
-
-/// The word before the first white space, and the text after the white space.
-fn split_word(value: &[u8]) -> (&[u8], &[u8]) {
-    let end = value.iter().position(u8::is_ascii_whitespace);
-    let (word, rest) = value.split_at(end.unwrap_or(value.len()));
-    (word, rest.trim_ascii_start())
-}
-
-/// Whether one of several joined lines, not the first, is a bearer token.
-fn has_later_bearer(rest: &[u8]) -> bool {
-    let mut elements = rest.split(|byte| *byte == b',').skip(1);
-    elements.any(|element| {
-        let (scheme, token) = split_word(element.trim_ascii_start());
-        scheme.eq_ignore_ascii_case(BEARER) && !token.is_empty()
-    })
 }
 
 #[cfg(test)]
@@ -147,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_key_is_read_from_either_header() {
-        for value in [&b"k"[..], b" k", b"k\t"] {
+        for value in [&b"k"[..], b" k", b"k\t", b"Bearer k"] {
             check(&[(KEY, value)], None, "k");
         }
         for value in [&b"Bearer k"[..], b"bearer k", b"BEARER   k", b"Bearer\tk", b"Bearer \t k", b"\tBearer k "] {
@@ -172,6 +144,7 @@ mod tests {
     fn other_schemes_are_no_keys() {
         check(&[(AUTH, b"Basic YTpi")], None, "-");
         check(&[(AUTH, b"Bearerk")], None, "-");
+        check(&[(AUTH, b"k")], None, "-");
         let digest = b"Digest username=\"bearer\", realm=\"a, bearerx\", nc=1";
         check(&[(AUTH, digest)], None, "-");
         check(&[(AUTH, b"Basic \xff"), (KEY, b"k")], None, "k");

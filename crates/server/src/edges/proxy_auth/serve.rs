@@ -8,7 +8,7 @@ use tidegate_rules::request::Edge;
 
 use super::wire::{self, ProxyAuthOptions};
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::error::ApiError;
+use crate::edges::common::api_error::ApiError;
 use crate::edges::http::serve::{store_unavailable, to_response};
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;

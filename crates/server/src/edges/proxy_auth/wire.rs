@@ -8,7 +8,8 @@
 //! that is absent or empty is rejected while an enforced rule matches it.
 //!
 //! The address is found by walking `X-Forwarded-For` from the peer. Loopback and unix peers are trusted, others only if
-//! the rules name them. `credentials` finds the API key. Of all other headers only those are read that a rule names as
+//! the rules name them. Where a trusted proxy names no address, the request is rejected: counted as the proxy's own, it
+//! would pass every blocked network, and with the proxy on the allow list every limit. `credentials` finds the API key. Of all other headers only those are read that a rule names as
 //! `header.NAME`, and each may occur once. No other header of a client can get its request rejected.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use ipnet::IpNet;
 use tidegate::identity::TrustedProxies;
-use tidegate::identity::forwarded::{self, ForwardingHeader};
+use tidegate::identity::forwarded::{self, ForwardedStop, ForwardingHeader};
 use tidegate_core::units::Nanos;
 use tidegate_rules::RuleSet;
 use tidegate_rules::request::{
@@ -26,8 +27,9 @@ use tidegate_rules::request::{
 
 use super::credentials::{KeyHeader, api_key};
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::http::digest_key;
-use crate::edges::http::wire::{InputError, MAX_VALUE_BYTES};
+use crate::edges::common::api_error::InputError;
+use crate::edges::common::check_body::MAX_VALUE_BYTES;
+use crate::edges::common::digest_key;
 
 const TOO_LONG: &str = "a value has at most 4096 bytes";
 
@@ -178,7 +180,7 @@ pub(crate) fn parse_request<'a>(
     let original = original_request(headers, options, policy)?;
     let mut request = Request {
         edge: Edge::Auth,
-        ip: Some(client_ip(headers, peer, &policy.trusted)),
+        ip: Some(client_ip(headers, peer, &policy.trusted)?),
         api_key: api_key(headers, options.key)?.map(digest_key),
         // A proxy cannot delay a request: a delay becomes a denial with that wait.
         max_delay: Some(Nanos::ZERO),
@@ -212,14 +214,27 @@ pub(crate) fn parse_request<'a>(
     Ok(request)
 }
 
-fn client_ip(headers: &HeaderMap, peer: &EndpointAddress, trusted: &TrustedProxies) -> IpAddr {
+fn client_ip(headers: &HeaderMap, peer: &EndpointAddress, trusted: &TrustedProxies) -> Result<IpAddr, InputError> {
     let peer = match peer {
         EndpointAddress::Tcp(addr) => addr.ip(),
         EndpointAddress::Unix(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
     let chain = ForwardingHeader::XForwardedFor;
     let lines = headers.get_all(chain.header()).iter();
-    forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted).client
+    let walked = forwarded::client(peer, chain, lines.map(HeaderValue::as_bytes), trusted);
+    let reason = match walked.end {
+        ForwardedStop::Untrusted => return Ok(walked.client),
+        // A trusted proxy, or a program on its machine, sent the request itself.
+        ForwardedStop::Exhausted if walked.hops > 0 => return Ok(walked.client),
+        ForwardedStop::Exhausted => {
+            "missing; the proxy must send the client's address (nginx: proxy_set_header X-Forwarded-For $remote_addr)"
+        }
+        ForwardedStop::Malformed => {
+            "no address where a trusted proxy writes that of its client; is the proxy's variable right?"
+        }
+        ForwardedStop::TooLong => "names too many trusted proxies; is `trusted_proxies` too wide?",
+    };
+    Err(invalid_input(chain.header(), reason))
 }
 
 /// The original request, as the proxy describes it.

@@ -18,8 +18,8 @@ use tidegate_rules::request::{Edge, Request};
 
 use super::reply::{self, Protocol, echo, saturating_i64};
 use super::wire::Arguments;
-use crate::edges::http::wire::{CheckOptions, CheckRequest, MAX_COSTS, PlainCost};
-use crate::edges::http::{AttributeBuilder, check_name};
+use crate::edges::common::check_body::{CheckOptions, CheckRequest, MAX_COSTS, PlainCost};
+use crate::edges::common::{AttributeBuilder, check_name};
 
 /// The fields of a reply. All are always present, in the same order.
 const REPLY_FIELDS: usize = 10;

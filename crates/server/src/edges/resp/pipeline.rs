@@ -23,7 +23,7 @@ use super::session::Session;
 use super::throttle::{ThrottleDialect, ThrottleRequest};
 use super::transaction::{self, QueuedCommands, TransactionCommand};
 use super::wire::{self, Arguments, ParsedCommand};
-use crate::edges::http::wire::{CheckRequest, PlainCost};
+use crate::edges::common::check_body::{CheckRequest, PlainCost};
 use crate::state::store_error_log::log_store_error;
 
 /// The reply to a request that no store has decided.

@@ -62,51 +62,41 @@ fn warn_of_lost_limits(before: &RuleSet, after: &RuleSet) {
     for rule in after.rules() {
         found.entry(rule.name().as_str()).or_default().push(rule);
     }
-    let names = |is_meant: &dyn Fn(&Rule, &[&Rule]) -> bool| -> Vec<&str> {
+    let warn_of = |what: &str, is_meant: &dyn Fn(&Rule, &[&Rule]) -> bool| {
         let new = |old: &Rule| found.get(old.name().as_str()).map_or(&[][..], |new| new);
         let chosen = before.rules().iter().filter(|old| is_meant(old, new(old)));
-        chosen.map(|old| old.name().as_str()).collect()
+        let names: Vec<&str> = chosen.map(|old| old.name().as_str()).collect();
+        if let count @ 1.. = names.len() {
+            let rules = names[..count.min(ReloadWarnings::MAX_NAMED)].join(", ");
+            warn!(count, rules, "{what}");
+        }
     };
-    if let Some((count, rules)) = summarize(&names(&|_, new| new.is_empty())) {
-        warn!(count, rules, "rules are no longer in force, their limits are gone");
-    }
-    let is_eased = |old: &Rule, new: &[&Rule]| {
+    warn_of("rules are no longer in force, their limits are gone", &|_, new| new.is_empty());
+    warn_of("rules no longer deny, because their mode is now off or shadow", &|old, new| {
         old.mode() == Mode::Enforce && !new.is_empty() && new.iter().all(|new| new.mode() != Mode::Enforce)
-    };
-    if let Some((count, rules)) = summarize(&names(&is_eased)) {
-        warn!(count, rules, "rules no longer deny, because their mode is now off or shadow");
-    }
+    });
     let limits = LiftedLimits::new(before, after);
-    let is_lifted = |old: &Rule, new: &[&Rule]| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new));
-    if let Some((count, rules)) = summarize(&names(&is_lifted)) {
-        warn!(
-            count,
-            rules,
-            "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, or an unlimited rule replaces them"
-        );
-    }
+    warn_of(
+        "rules no longer limit some or all of their clients, because a rate is gone or unlimited, `concurrent` is gone, \
+         or an unlimited rule replaces them",
+        &|old, new| !new.is_empty() && new.iter().all(|new| limits.lifts(old, new)),
+    );
     let freed = lifted_descriptor_limits(before, after);
-    let is_freed = |old: &Rule, new: &[&Rule]| {
-        let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
-        denies && freed.names.contains(old.name().as_str())
-    };
-    if let Some((count, rules)) = summarize(&names(&is_freed)) {
-        warn!(
-            count,
-            rules,
-            "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an unlimited one replaces them"
-        );
-    }
+    warn_of(
+        "limits of descriptors no longer hold for some values, because a descriptor without a limit comes first or an \
+         unlimited one replaces them",
+        &|old, new| {
+            let denies = new.iter().any(|new| new.mode() == Mode::Enforce);
+            denies && freed.names.contains(old.name().as_str())
+        },
+    );
     if freed.is_truncated {
         warn!("too many descriptors to find out whether a limit no longer holds for some values");
     }
-    let is_moved = |old: &Rule, new: &[&Rule]| new.iter().any(|new| is_reordered(old, new));
-    if let Some((count, rules)) = summarize(&names(&is_moved)) {
-        warn!(
-            count,
-            rules, "rates have changed their place in the list of a rule and begin anew; put new rates at the end"
-        );
-    }
+    warn_of(
+        "rates have changed their place in the list of a rule and begin anew; put new rates at the end",
+        &|old, new| new.iter().any(|new| is_reordered(old, new)),
+    );
 }
 
 /// Whether a rate of `old` is still there at another index.
@@ -155,10 +145,4 @@ fn warn_of_unblocked_keys(rules: &RuleSet, before: &KeyTable, after: Option<&Key
             "keys are no longer blocked, because the keys file no longer lists them under the names in `block`, or lists them under one in `allow`; block them by their digests"
         );
     }
-}
-
-/// The number of names and the first of them, or none if there are none.
-fn summarize(names: &[&str]) -> Option<(usize, String)> {
-    let first = &names[..names.len().min(ReloadWarnings::MAX_NAMED)];
-    (!names.is_empty()).then(|| (names.len(), first.join(", ")))
 }

@@ -58,7 +58,7 @@ pub(super) struct AdsStream {
     /// Bytes received that are no complete message yet.
     buffered: BytesMut,
     max_message_bytes: usize,
-    connection: AbortHandle,
+    _connection: AbortOnDrop,
 }
 
 impl AdsStream {
@@ -71,7 +71,6 @@ impl AdsStream {
     ) -> Result<Self, AdsStreamError> {
         let connected = timeout(CONNECT_WITHIN, connect(plane));
         let (mut sender, connection) = connected.await.map_err(|_| AdsStreamError::Timeout)??;
-        let mut abort_guard = AbortOnDrop(Some(connection));
         on_connect();
         let (out, messages) = mpsc::unbounded_channel();
         let _error_below = out.send(frame_message(first));
@@ -81,13 +80,12 @@ impl AdsStream {
         }
         // A control plane that rejects the call at once has the status in the head.
         check_grpc_status(response.headers())?;
-        let connection = abort_guard.0.take().expect("taken only here");
         Ok(AdsStream {
             outgoing: out,
             body: response.into_body(),
             buffered: BytesMut::new(),
             max_message_bytes: plane.max_message_bytes,
-            connection,
+            _connection: connection,
         })
     }
 
@@ -137,26 +135,18 @@ impl AdsStream {
     }
 }
 
-impl Drop for AdsStream {
-    fn drop(&mut self) {
-        self.connection.abort();
-    }
-}
-
-/// Aborts the connection unless the handle is taken out.
-struct AbortOnDrop(Option<AbortHandle>);
+/// Ends the task of a connection when it is dropped.
+struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        if let Some(connection) = &self.0 {
-            connection.abort();
-        }
+        self.0.abort();
     }
 }
 
 type AdsSender = http2::SendRequest<AdsRequestBody>;
 
-async fn connect(plane: &ControlPlane) -> Result<(AdsSender, AbortHandle), AdsStreamError> {
+async fn connect(plane: &ControlPlane) -> Result<(AdsSender, AbortOnDrop), AdsStreamError> {
     let connect_error = |error: std::io::Error| AdsStreamError::Connect(error.to_string());
     let socket = TcpStream::connect(&plane.authority).await.map_err(connect_error)?;
     socket.set_nodelay(true).map_err(connect_error)?;
@@ -170,7 +160,7 @@ async fn connect(plane: &ControlPlane) -> Result<(AdsSender, AbortHandle), AdsSt
     }
 }
 
-async fn handshake<S>(socket: S) -> Result<(AdsSender, AbortHandle), AdsStreamError>
+async fn handshake<S>(socket: S) -> Result<(AdsSender, AbortOnDrop), AdsStreamError>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -183,7 +173,7 @@ where
     let (sender, connection) = builder.handshake(TokioIo::new(socket)).await?;
     // `receive` reports how the connection ends.
     let connection = tokio::spawn(async move { drop(connection.await) });
-    Ok((sender, connection.abort_handle()))
+    Ok((sender, AbortOnDrop(connection.abort_handle())))
 }
 
 fn request(

@@ -7,7 +7,7 @@ use tidegate_rules::{DescriptorConfig, DomainConfig, LimitConfig, SourceLocation
 
 use super::subscription::Resources;
 use super::wire::RESOURCE_TYPE;
-use crate::protobuf::{ProtobufError, ProtobufFields};
+use crate::protobuf::{ProtobufError, ProtobufFields, for_each_field};
 
 /// The domains in the resources.
 ///
@@ -32,15 +32,11 @@ type DecodeResult<T> = Result<T, ProtobufError>;
 
 fn decode_domain(fields: ProtobufFields<'_>) -> DecodeResult<DomainConfig> {
     let (mut name, mut domain, mut nodes) = ("", String::new(), Vec::new());
-    for field in fields {
-        let field = field?;
-        match field.number {
-            1 => name = field.text()?,
-            2 => domain = field.text()?.to_owned(),
-            3 => nodes.push(decode_node(field.message()?)?),
-            _ => {}
-        }
-    }
+    for_each_field!(fields, field: {
+        1 => name = field.text()?,
+        2 => domain = field.text()?.to_owned(),
+        3 => nodes.push(decode_node(field.message()?)?),
+    });
     let file = format!("xds/{}", name.escape_default());
     let location = SourceLocation { file: file.into(), line: 0 };
     Ok(DomainConfig { location, domain, descriptors: nodes })
@@ -48,36 +44,28 @@ fn decode_domain(fields: ProtobufFields<'_>) -> DecodeResult<DomainConfig> {
 
 fn decode_node(fields: ProtobufFields<'_>) -> DecodeResult<DescriptorConfig> {
     let mut node = DescriptorConfig::default();
-    for field in fields {
-        let field = field?;
-        match field.number {
-            1 => node.key = field.text()?.to_owned(),
-            2 => node.value = field.text()?.to_owned(),
-            3 => node.limit = Some(decode_limit(field.message()?)?),
-            4 => node.descriptors.push(self::decode_node(field.message()?)?),
-            5 => node.shadow_mode = field.bool()?,
-            6 => node.detailed_metric = field.bool()?,
-            7 => node.quota_mode = field.bool()?,
-            8 => node.metadata = Some(decode_struct(field.message()?)?),
-            _ => {}
-        }
-    }
+    for_each_field!(fields, field: {
+        1 => node.key = field.text()?.to_owned(),
+        2 => node.value = field.text()?.to_owned(),
+        3 => node.limit = Some(decode_limit(field.message()?)?),
+        4 => node.descriptors.push(decode_node(field.message()?)?),
+        5 => node.shadow_mode = field.bool()?,
+        6 => node.detailed_metric = field.bool()?,
+        7 => node.quota_mode = field.bool()?,
+        8 => node.metadata = Some(decode_struct(field.message()?)?),
+    });
     Ok(node)
 }
 
 fn decode_limit(fields: ProtobufFields<'_>) -> DecodeResult<LimitConfig> {
     let mut limit = LimitConfig::default();
-    for field in fields {
-        let field = field?;
-        match field.number {
-            1 => limit.unit = unit_name(field.uint64()?),
-            2 => limit.requests_per_unit = field.uint32()?,
-            3 => limit.unlimited = field.bool()?,
-            4 => limit.name = field.text()?.to_owned(),
-            5 => limit.replaces.push(decode_replaced(field.message()?)?),
-            _ => {}
-        }
-    }
+    for_each_field!(fields, field: {
+        1 => limit.unit = unit_name(field.uint64()?),
+        2 => limit.requests_per_unit = field.uint32()?,
+        3 => limit.unlimited = field.bool()?,
+        4 => limit.name = field.text()?.to_owned(),
+        5 => limit.replaces.push(decode_replaced(field.message()?)?),
+    });
     Ok(limit)
 }
 
@@ -98,61 +86,41 @@ fn unit_name(number: u64) -> String {
 
 fn decode_replaced(fields: ProtobufFields<'_>) -> DecodeResult<String> {
     let mut name = String::new();
-    for field in fields {
-        let field = field?;
-        if field.number == 1 {
-            name = field.text()?.to_owned();
-        }
-    }
+    for_each_field!(fields, field: { 1 => name = field.text()?.to_owned(), });
     Ok(name)
 }
 
 fn decode_struct(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut map: Vec<(Box<str>, Metadata)> = Vec::new();
-    for field in fields {
-        let field = field?;
-        if field.number != 1 {
-            continue;
-        }
-        let (mut name, mut member) = ("", Metadata::Null);
-        for field in field.message()? {
-            let field = field?;
-            match field.number {
-                1 => name = field.text()?,
-                2 => member = decode_value(field.message()?)?,
-                _ => {}
-            }
-        }
-        map.push((name.into(), member));
-    }
+    for_each_field!(fields, field: { 1 => map.push(decode_member(field.message()?)?), });
     Ok(Metadata::Map(map))
+}
+
+fn decode_member(fields: ProtobufFields<'_>) -> DecodeResult<(Box<str>, Metadata)> {
+    let (mut name, mut value) = ("", Metadata::Null);
+    for_each_field!(fields, field: {
+        1 => name = field.text()?,
+        2 => value = decode_value(field.message()?)?,
+    });
+    Ok((name.into(), value))
 }
 
 fn decode_value(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut value = Metadata::Null;
-    for field in fields {
-        let field = field?;
-        value = match field.number {
-            1 => Metadata::Null,
-            2 => Metadata::Number(field.double()?),
-            3 => Metadata::Text(field.text()?.into()),
-            4 => Metadata::Bool(field.bool()?),
-            5 => decode_struct(field.message()?)?,
-            6 => decode_list(field.message()?)?,
-            _ => value,
-        };
-    }
+    for_each_field!(fields, field: {
+        1 => value = Metadata::Null,
+        2 => value = Metadata::Number(field.double()?),
+        3 => value = Metadata::Text(field.text()?.into()),
+        4 => value = Metadata::Bool(field.bool()?),
+        5 => value = decode_struct(field.message()?)?,
+        6 => value = decode_list(field.message()?)?,
+    });
     Ok(value)
 }
 
 fn decode_list(fields: ProtobufFields<'_>) -> DecodeResult<Metadata> {
     let mut values = Vec::new();
-    for field in fields {
-        let field = field?;
-        if field.number == 1 {
-            values.push(decode_value(field.message()?)?);
-        }
-    }
+    for_each_field!(fields, field: { 1 => values.push(decode_value(field.message()?)?), });
     Ok(Metadata::List(values))
 }
 

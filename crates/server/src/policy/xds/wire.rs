@@ -4,7 +4,7 @@
 //! the same checks apply to both. Unknown fields are skipped.
 
 use crate::policy::xds::XdsNodeInfo;
-use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter};
+use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter, for_each_field};
 
 /// The resource type of the subscription.
 pub(super) const RESOURCE_TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -81,30 +81,22 @@ pub(super) struct DiscoveryResponse<'a> {
 impl<'a> DiscoveryResponse<'a> {
     pub(super) fn decode(message: &'a [u8]) -> Result<Self, ProtobufError> {
         let mut response = DiscoveryResponse::default();
-        for field in ProtobufFields::of(message) {
-            let field = field?;
-            match field.number {
-                1 => response.version = field.text()?,
-                2 => response.resources.push(decode_any(field.message()?)?),
-                4 => response.type_url = field.text()?,
-                5 => response.nonce = field.text()?,
-                _ => {}
-            }
-        }
+        for_each_field!(ProtobufFields::of(message), field: {
+            1 => response.version = field.text()?,
+            2 => response.resources.push(decode_any(field.message()?)?),
+            4 => response.type_url = field.text()?,
+            5 => response.nonce = field.text()?,
+        });
         Ok(response)
     }
 }
 
 fn decode_any(fields: ProtobufFields<'_>) -> Result<(&str, &[u8]), ProtobufError> {
     let (mut type_url, mut value) = ("", &[][..]);
-    for field in fields {
-        let field = field?;
-        match field.number {
-            1 => type_url = field.text()?,
-            2 => value = field.bytes()?,
-            _ => {}
-        }
-    }
+    for_each_field!(fields, field: {
+        1 => type_url = field.text()?,
+        2 => value = field.bytes()?,
+    });
     Ok((type_url, value))
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::digest::Digest;
 use super::error::KeyLineErrorKind;
+use super::key_text::find_key;
 
 /// Long enough for "who, where and since when"; short enough that a million names stay small.
 pub(super) const MAX_NAME_BYTES: usize = 256;
@@ -72,7 +73,8 @@ pub(super) fn parse<'a>(line: &'a [u8], tiers: &Tiers<'_>) -> Result<Option<KeyL
 /// The line for a key, as `tidegate key new` and `key hash` print it.
 pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineError> {
     let is_word = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
-    if !is_word(key) {
+    // In any other form no request could carry it.
+    if find_key(key.as_bytes()) != Ok(Some(key)) {
         return Err(HashLineError::Key);
     }
     if !is_word(tier) {
@@ -88,7 +90,7 @@ pub fn hash_line(key: &str, tier: &str, name: &str) -> Result<String, HashLineEr
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HashLineError {
     /// A line end or blank included in the key would give the digest of another key.
-    #[error("the key is empty or has blanks or control characters; give it without line end or quotes")]
+    #[error("the key is not one word of printable ASCII without commas; give it without line end or quotes")]
     Key,
     /// A tier is one word.
     #[error("the tier is empty or has blanks; write one of the tiers of the rules")]

@@ -13,12 +13,14 @@
 
 mod digest;
 mod error;
+mod key_text;
 mod line;
 mod raw_key;
 mod table;
 
 pub use digest::Digest;
 pub use error::{KeyFileError, KeyLineError, KeyLineErrorKind, KeyLineErrors};
+pub use key_text::{KeyTextError, find_key};
 pub use line::{HashLineError, hash_line};
 pub use raw_key::RawApiKey;
 pub use table::{KeyOwner, KeyTable, MAX_FILE_BYTES};

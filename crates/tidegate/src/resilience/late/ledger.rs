@@ -355,6 +355,11 @@ impl LateLedger {
         })
     }
 
+    /// How many of the waiting units of a counter this node's share does not count.
+    pub(in crate::resilience) fn unshared(&self, counter: u128) -> u64 {
+        self.accounts.get(&counter).map_or(0, |account| account.waiting - account.shared)
+    }
+
     fn stop_waiting(&mut self, charge: &OwnedCharge) {
         if let Some(account) = self.accounts.get_mut(&charge.counter()) {
             account.waiting -= charge.units();

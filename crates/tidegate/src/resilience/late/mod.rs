@@ -6,7 +6,7 @@
 mod late_view;
 mod ledger;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -18,12 +18,19 @@ pub(super) use self::ledger::{CREDIT_TTL, Claim, LateChargeResult, LateEffect, L
 pub(super) struct LateCharges {
     ledger: Mutex<LateLedger>,
     active: AtomicBool,
+    /// How many events it has had.
+    events: AtomicU64,
 }
 
 impl LateCharges {
     /// Whether the ledger may hold anything.
     pub(super) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire)
+    }
+
+    /// How many events it has had: it changes by nothing else.
+    pub(super) fn events(&self) -> u64 {
+        self.events.load(Ordering::Acquire)
     }
 
     /// Whether a reply may change what can be admitted of a counter.
@@ -36,6 +43,7 @@ impl LateCharges {
         let mut ledger = self.ledger.lock();
         let result = event(&mut ledger);
         self.active.store(!ledger.is_empty(), Ordering::Release);
+        self.events.fetch_add(1, Ordering::AcqRel);
         result
     }
 

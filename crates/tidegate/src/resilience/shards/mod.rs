@@ -13,14 +13,15 @@ mod observer;
 mod outcome_merge;
 mod port;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{HashSlot, NodeId, Outcome, RuleOptions, ShardId, Shards, Source};
-use tidegate_core::subject::Fingerprint;
+use tidegate_core::store::{HashSlot, NodeId, Outcome, PermitRequest, RuleOptions, ShardId, Shards, Source};
+use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use self::groups::LocationIndices;
@@ -30,11 +31,14 @@ use super::clock_watch::ClockReading;
 use super::event::Watcher;
 use super::failure_counts::FailureCounts;
 use super::fallback::FallbackStore;
+use super::local_admissions::{LocalAdmissions, PendingUnits};
 use super::node_state::NodeState;
-use super::pending_units::PendingUnits;
-use super::settings::{DEFAULT_NODES, ResilienceSettings};
+use super::settings::ResilienceSettings;
 use super::store_clock::StoreClock;
 use crate::runtime::Runtime;
+
+/// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.
+const MAX_RESTORED_TTL: Nanos = Nanos::from_secs(3_600);
 
 /// The shards of a store, each with its fallback. Clones share their state.
 pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
@@ -121,38 +125,45 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         &self.0.settings.failures
     }
 
-    /// The units that this node has admitted and the store does not count yet.
-    pub(super) fn pending(&self) -> Vec<PendingUnits> {
-        self.0.node_state.pending(self.0.store_time())
+    /// What this node has admitted without the store.
+    pub(super) fn local_admissions(&self) -> LocalAdmissions {
+        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
+        let admissions = self.0.node_state.local_admissions(self.0.store_time(), now, wall);
+        LocalAdmissions { without_store: !self.0.is_exact(), ..admissions }
     }
 
-    /// Restores units that were pending before a restart. Returns how many of the counters still have a rule.
-    pub(super) fn restore_pending(
+    /// How often `local_admissions` changed otherwise than by time.
+    pub(super) fn admission_changes(&self) -> u64 {
+        2 * self.0.node_state.admission_changes() + u64::from(self.0.is_exact())
+    }
+
+    /// Restores what was admitted before a restart. Returns how many of the counters still have a rule.
+    pub(super) fn restore_local_admissions(
         &self,
-        pending: &[PendingUnits],
+        admissions: &LocalAdmissions,
         limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
+        options_of: impl Fn(&RuleName) -> RuleOptions,
     ) -> usize {
-        let found = pending.iter().filter_map(|pending| {
-            let (limit, options) = limit_of(pending)?;
-            self.0.node_state.restore_pending(pending, &limit, options);
+        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
+        let node_state = &self.0.node_state;
+        node_state.restarted_without_store.store(admissions.without_store, Ordering::Release);
+        for permit in &admissions.permits {
+            let request = PermitRequest {
+                subject: permit.subject,
+                rule: &permit.rule,
+                holder: permit.holder,
+                max_permits: u32::MAX,
+                ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
+                options: &options_of(&permit.rule),
+            };
+            node_state.permits.restore(&request, permit.sync, now);
+        }
+        let found = admissions.units.iter().filter_map(|saved| {
+            let (limit, options) = limit_of(saved)?;
+            node_state.restore_units(saved, &limit, options);
             Some(())
         });
         found.count()
-    }
-
-    /// Whether a late reply may still change what can be admitted of a counter.
-    pub(super) fn has_late_charges(&self, counter: u128) -> bool {
-        self.0.node_state.late.has_late_charges(counter)
-    }
-
-    /// The number of nodes to assume: those listed, or the configured number if that is larger.
-    pub fn nodes(&self) -> u64 {
-        let listed = self.members().len() as u64;
-        let expected = self.0.settings.nodes.map_or(0, u64::from);
-        match listed.max(expected) {
-            0 => u64::from(DEFAULT_NODES),
-            known => known,
-        }
     }
 
     /// The offset between the clocks of this node and of a shard: that of the worst shard.
@@ -209,6 +220,12 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let settings = self.shard_settings();
         let store = FallbackStore::with_shared_state(store, node_state, runtime, self.me, time, settings, watcher);
         Some(KnownShard { id, store })
+    }
+
+    /// Whether every known shard is trusted.
+    fn is_exact(&self) -> bool {
+        let known = self.known.load();
+        !known.is_empty() && known.iter().all(|shard| shard.store.is_exact())
     }
 
     /// The time of any shard, or the wall-clock time.
@@ -271,6 +288,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             snapshots: Vec::new(),
             at: self.store_time(),
             source: Source::Exact,
+            degraded: None,
             clock_stepped: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Figures, Retry, Verdict};
-use tidegate_core::store::{CounterSnapshot, LimitReading, Outcome, Source};
+use tidegate_core::store::{CounterSnapshot, Degraded, LimitReading, Outcome, Source};
 use tidegate_core::units::Nanos;
 
 use super::groups::ChargeGroup;
@@ -15,6 +15,8 @@ pub(super) struct OutcomeMerge {
     /// The earliest time of the steps.
     at: Option<Nanos>,
     source: Source,
+    /// The worst reason of the steps.
+    degraded: Option<Degraded>,
     clock_stepped: bool,
 }
 
@@ -32,6 +34,7 @@ impl OutcomeMerge {
             snapshots: (0..charges).map(|_| None).collect(),
             at: None,
             source: Source::Exact,
+            degraded: None,
             clock_stepped: false,
         }
     }
@@ -48,6 +51,7 @@ impl OutcomeMerge {
         if outcome.source != Source::Exact {
             self.source = outcome.source;
         }
+        self.degraded = self.degraded.max(outcome.degraded.map(|reason| reason.at(|i| group.indices[i])));
     }
 
     /// Replaces the readings of a step.
@@ -78,6 +82,9 @@ impl OutcomeMerge {
             snapshots: snapshots.filter(|_| admitted).unwrap_or_default(),
             at: self.at.unwrap_or(Nanos::ZERO),
             source: self.source,
+            degraded: self
+                .degraded
+                .map(|reason| if admitted { reason.min(Degraded::StoreUnavailable) } else { reason }),
             clock_stepped: self.clock_stepped,
         }
     }
@@ -101,6 +108,7 @@ mod tests {
                 snapshots: Vec::new(),
                 at: Nanos::from_secs(secs),
                 source: Source::Exact,
+                degraded: None,
                 clock_stepped: false,
             };
             merge.add(&group, &step);

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve,
-    Restore, Settle, Settled, Shards, Store, StoreResult, Used,
+    Charge, ChargeSet, Counters, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, Store, StoreResult, Used,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
@@ -13,21 +13,36 @@ use tidegate_core::units::Nanos;
 use super::ShardedStore;
 use super::groups::{ChargeGroup, by_location};
 use super::outcome_merge::OutcomeMerge;
+use crate::ahead::BackingStore;
 use crate::resilience::join::join_all;
-use crate::resilience::lease::Lender;
 use crate::resilience::refund::ChargeKind;
+use crate::resilience::settings::DEFAULT_NODES;
 use crate::runtime::{Runtime, mix};
 
 /// Charges in flight, with the indices of their sets.
 type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
 
-impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
+impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
     fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
         self.0.locate(charge.subject).store.epoch_of(charge)
     }
 
     fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
         self.0.budget_of(set, ChargeKind::Charge)
+    }
+
+    /// The number of nodes to assume: those listed, or the configured number if that is larger.
+    fn nodes(&self) -> u64 {
+        let listed = self.members().len() as u64;
+        let expected = self.0.settings.nodes.map_or(0, u64::from);
+        match listed.max(expected) {
+            0 => u64::from(DEFAULT_NODES),
+            known => known,
+        }
+    }
+
+    fn has_late_charges(&self, counter: u128) -> bool {
+        self.0.node_state.late.has_late_charges(counter)
     }
 
     async fn charge_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
@@ -41,7 +56,7 @@ impl<P: Shards + 'static, R: Runtime> Lender for ShardedStore<P, R> {
     }
 }
 
-impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
+impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         match locations.as_slice() {
@@ -56,7 +71,7 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
 
     /// Charges the sets with a single location in one call per shard. All shards and all other sets are in flight at
     /// once.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let mut batches = BTreeMap::new();
         let mut charging: Vec<ShardChargeFuture<'_>> = Vec::new();
         for (i, set) in sets.iter().enumerate() {
@@ -126,6 +141,52 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         Ok(merge.outcome(true))
     }
 
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        let (locations, indices) = self.0.locate_all(restores.iter().map(|restore| restore.charge.subject));
+        let restoring = locations.iter().enumerate().map(async |(i, location)| {
+            let here = indices.iter().zip(restores).filter(|(location_index, _)| **location_index == i);
+            let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
+            location.store.restore(&here).await
+        });
+        join_all(restoring).await.into_iter().collect()
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let inspecting = groups.iter().map(|g| locations[g.location].store.inspect(&g.set));
+        let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
+        for (group, found) in groups.iter().zip(join_all(inspecting).await) {
+            for (i, inspection) in group.indices.iter().zip(found?) {
+                inspections[*i] = inspection;
+            }
+        }
+        Ok(inspections)
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let resetting = groups.iter().map(|g| locations[g.location].store.reset(&g.set));
+        join_all(resetting).await.into_iter().sum()
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Permits for ShardedStore<P, R> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.0.locate(permit.subject).store.release(permit).await
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let (set, kind) = (&reserve.set, ChargeKind::of(reserve));
         let (locations, indices) = self.0.locate_all(subjects(set));
@@ -158,48 +219,6 @@ impl<P: Shards + 'static, R: Runtime> Store for ShardedStore<P, R> {
         let done = join_all(settling).await.into_iter();
         let done: Vec<Settled> = done.collect::<StoreResult<_>>()?;
         Ok(one_result(&done, &Settled::Lapsed))
-    }
-
-    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
-        let (locations, indices) = self.0.locate_all(restores.iter().map(|restore| restore.charge.subject));
-        let restoring = locations.iter().enumerate().map(async |(i, location)| {
-            let here = indices.iter().zip(restores).filter(|(location_index, _)| **location_index == i);
-            let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
-            location.store.restore(&here).await
-        });
-        join_all(restoring).await.into_iter().collect()
-    }
-
-    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.0.locate(permit.subject).store.acquire(permit).await
-    }
-
-    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.0.locate(permit.subject).store.renew(permit).await
-    }
-
-    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
-        self.0.locate(permit.subject).store.release(permit).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        let (locations, indices) = self.0.locate_all(subjects(set));
-        let groups = by_location(set, &indices);
-        let inspecting = groups.iter().map(|g| locations[g.location].store.inspect(&g.set));
-        let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
-        for (group, found) in groups.iter().zip(join_all(inspecting).await) {
-            for (i, inspection) in group.indices.iter().zip(found?) {
-                inspections[*i] = inspection;
-            }
-        }
-        Ok(inspections)
-    }
-
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let (locations, indices) = self.0.locate_all(subjects(set));
-        let groups = by_location(set, &indices);
-        let resetting = groups.iter().map(|g| locations[g.location].store.reset(&g.set));
-        join_all(resetting).await.into_iter().sum()
     }
 }
 

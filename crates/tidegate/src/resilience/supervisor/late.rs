@@ -56,6 +56,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 snapshots: Vec::new(),
                 at: now,
                 source: Source::Late,
+                degraded: None,
                 clock_stepped: false,
             };
             let if_admitted = |payment| if admitted { payment } else { Payment::None };

@@ -67,6 +67,8 @@ pub(super) struct ShardSupervisor<S, R> {
     last_ping_reply: AtomicU64,
     /// When the breaker last closed, as of the last ping.
     last_closed_at: AtomicU64,
+    /// When a node that had ended without its store first trusted it.
+    reached_at: AtomicU64,
 }
 
 /// When a request was sent, by the local clock, and the epoch of the store at that time.
@@ -105,6 +107,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
             syncing_permits: AtomicBool::new(false),
             last_ping_reply: AtomicU64::new(0),
             last_closed_at: AtomicU64::new(0),
+            reached_at: AtomicU64::new(0),
             epoch_confirmed_at: AtomicU64::new(0),
         })
     }

@@ -18,10 +18,11 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     }
 
     /// Whether the store may be called to acquire a permit. Permits that were renewed without it may have expired
-    /// there: when it is back, all nodes first have time to sync theirs, or it would grant permits beyond the limit.
+    /// there: when it is back, all nodes first have time to sync theirs, or it would grant permits beyond the limit. For a
+    /// node that ended without the store it is back when the node first trusts it.
     pub(in crate::resilience) fn may_acquire(&self) -> bool {
-        let closed = self.guard.closed_at();
-        let waits = closed > Nanos::ZERO && self.runtime.now().since(closed) < self.settings.recovery_timeout;
+        let back = self.guard.closed_at().max(Nanos::new(self.reached_at.load(Ordering::Acquire)));
+        let waits = back > Nanos::ZERO && self.runtime.now().since(back) < self.settings.recovery_timeout;
         self.is_exact() && !waits
     }
 
@@ -48,7 +49,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
         let (permits, sent) = (&self.node_state.permits, self.runtime.now());
         let permit_reply = self.guard.acquire(&forced).await?;
         if permits.is_open(permit, self.runtime.now()) {
-            permits.record_acquired(permit, sent);
+            permits.record_acquired(permit, permit_reply.in_use, sent);
             return Ok(permit_reply);
         }
         if self.guard.release(permit).await.is_ok() {

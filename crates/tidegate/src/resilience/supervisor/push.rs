@@ -59,6 +59,9 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
                 supervisor.push_pending(until).await;
                 supervisor.pushing.store(false, Ordering::Release);
             }
+            if supervisor.node_state.restarted_without_store.swap(false, Ordering::AcqRel) {
+                supervisor.reached_at.store(supervisor.runtime.now().get(), Ordering::Release);
+            }
             let exact = {
                 let recovery_state = supervisor.recovery_state.lock();
                 supervisor.exact.store(recovery_state.is_exact(), Ordering::Release);

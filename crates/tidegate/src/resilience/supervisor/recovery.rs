@@ -199,7 +199,7 @@ impl<S: Store + Probe + 'static, R: Runtime> ShardSupervisor<S, R> {
     fn has_any_to_restore(&self, missing_counts: &MissingCounts) -> bool {
         let holds = |subject| self.guard.hash_slot(subject).is_some();
         let (at, now) = (self.store_time(), self.runtime.now());
-        let any_permits = || !self.node_state.permits.open_permits(holds, now).is_empty();
+        let any_permits = || self.node_state.permits.any_own(holds, now);
         let hash_slot_of = |subject| self.guard.hash_slot(subject);
         let mirror = &self.node_state.mirror;
         mirror.has_any_to_restore(hash_slot_of, missing_counts, at, now) || any_permits()

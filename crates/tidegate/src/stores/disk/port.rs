@@ -1,9 +1,9 @@
 //! The implementation of the store trait: memory decides, and durable counts wait for the journal.
 
-use tidegate_core::algorithms::{Retry, Verdict};
 use tidegate_core::store::{
-    Charge, ChargeSet, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply, PermitRequest, Refund,
-    Refunded, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled, Source, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
+    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle,
+    Settled, Source, StoreError, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -14,10 +14,8 @@ use crate::clock::Clock;
 
 /// How long a charge without a budget waits. Charges of rules have a budget.
 const DEFAULT_BUDGET: Nanos = Nanos::from_millis(50);
-/// The verdict of a rule that denies when its counts cannot be written. The disk may have room again soon.
-const DENIED_WITHOUT_DISK: Verdict = Verdict::Deny { retry: Retry::After(Nanos::from_secs(1)) };
 
-impl<C: Clock + 'static> Store for DiskStore<C> {
+impl<C: Clock + 'static> Counters for DiskStore<C> {
     fn evict_expired(&self) {
         self.memory.evict_expired();
     }
@@ -40,7 +38,7 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
     }
 
     /// Reads the clock once for all sets, and waits once for all.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.memory.clock().now();
         let decide = |set: &&ChargeSet<'_>| check_set(set).map(|durable| (self.memory.charge_at(set, now), durable));
         let mut decided: Vec<StoreResult<(Outcome, bool)>> = sets.iter().map(decide).collect();
@@ -100,11 +98,58 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         let durable = check_set(set)?;
         let mut outcome = self.memory.force_at(set, self.memory.clock().now());
         if durable && self.persist(durable_charges(set)).await.is_err() {
-            outcome.source = Source::Fallback;
+            mark_not_durable(&mut outcome);
         }
         Ok(outcome)
     }
 
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        for restore in restores {
+            check_charge(&restore.charge)?;
+        }
+        self.memory.restore(restores).await?;
+        let charges = restores.iter().map(|restore| &restore.charge);
+        let charges: Vec<&Charge<'_>> = charges.filter(|charge| is_durable(charge)).collect();
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let waited = max_wait(charges.iter().copied());
+        let persisted = self.persist(charges).await;
+        persisted.map_err(|why| unavailable(why, waited))
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        self.memory.inspect(set).await
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let durable = check_set(set)?;
+        let reset_count = self.memory.reset(set).await?;
+        if durable {
+            let charges = durable_charges(set);
+            let waited = max_wait(charges.iter().copied());
+            let persisted = self.persist(charges).await;
+            persisted.map_err(|why| unavailable(why, waited))?;
+        }
+        Ok(reset_count)
+    }
+}
+
+impl<C: Clock + 'static> Permits for DiskStore<C> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.memory.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.memory.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.memory.release(permit).await
+    }
+}
+
+impl<C: Clock + 'static> Reservations for DiskStore<C> {
     async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let (set, durable) = (&reserve.set, check_set(&reserve.set)?);
         let mut outcome = self.memory.reserve(reserve).await?;
@@ -131,49 +176,6 @@ impl<C: Clock + 'static> Store for DiskStore<C> {
         }
         Ok(settled)
     }
-
-    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
-        for restore in restores {
-            check_charge(&restore.charge)?;
-        }
-        self.memory.restore(restores).await?;
-        let charges = restores.iter().map(|restore| &restore.charge);
-        let charges: Vec<&Charge<'_>> = charges.filter(|charge| is_durable(charge)).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        let waited = max_wait(charges.iter().copied());
-        let persisted = self.persist(charges).await;
-        persisted.map_err(|why| unavailable(why, waited))
-    }
-
-    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.memory.acquire(permit).await
-    }
-
-    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.memory.renew(permit).await
-    }
-
-    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
-        self.memory.release(permit).await
-    }
-
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        self.memory.inspect(set).await
-    }
-
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let durable = check_set(set)?;
-        let reset_count = self.memory.reset(set).await?;
-        if durable {
-            let charges = durable_charges(set);
-            let waited = max_wait(charges.iter().copied());
-            let persisted = self.persist(charges).await;
-            persisted.map_err(|why| unavailable(why, waited))?;
-        }
-        Ok(reset_count)
-    }
 }
 
 impl<C: Clock + 'static> DiskStore<C> {
@@ -189,25 +191,27 @@ impl<C: Clock + 'static> DiskStore<C> {
         if persisted.is_ok() {
             return;
         }
-        outcome.source = Source::Fallback;
+        mark_not_durable(outcome);
         let denies = |charge: &Charge<'_>| {
             is_durable(charge) && charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
         };
-        if set.charges.iter().any(denies) {
+        if let Some(charge) = set.charges.iter().position(denies) {
             let charged = set.charges.iter().zip(&outcome.readings);
             let charged = charged.filter(|(_, reading)| reading.verdict.allows());
             let charges = ChargeSet::of(charged.map(|(charge, _)| charge.clone()));
             let now = self.memory.clock().now();
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
-            // These verdicts distinguish a denial for lack of the store from one by a limit.
-            for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
-                if denies(charge) {
-                    reading.verdict = DENIED_WITHOUT_DISK;
-                }
-            }
+            outcome.readings = self.memory.peek_at(set, now).readings;
+            outcome.degraded = Some(Degraded::denied_by(charge));
         }
     }
+}
+
+/// The counts of an outcome could not be written in time.
+fn mark_not_durable(outcome: &mut Outcome) {
+    outcome.source = Source::Fallback;
+    outcome.degraded = Some(Degraded::NotDurable);
 }
 
 fn is_durable(charge: &Charge<'_>) -> bool {
@@ -221,7 +225,7 @@ struct JournalPrecisionError;
 
 /// Whether a charge must be durable. Fails if it must be and cannot.
 fn check_charge(charge: &Charge<'_>) -> StoreResult<bool> {
-    if is_durable(charge) && !charge.limit.is_exact_in_scripts() {
+    if is_durable(charge) && !charge.limit.is_exact_in_doubles() {
         return Err(StoreError::Rejected { command: "journal", source: Box::new(JournalPrecisionError) });
     }
     Ok(is_durable(charge))

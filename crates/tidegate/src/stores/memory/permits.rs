@@ -316,7 +316,7 @@ fn counted_until(shard: &Shard, key: Key) -> Nanos {
 }
 
 fn exact_reply(granted: bool, open: u32) -> PermitReply {
-    PermitReply { granted, in_use: open, source: Source::Exact }
+    PermitReply { granted, in_use: open, source: Source::Exact, degraded: None }
 }
 
 /// Marks the reply for permits that several subjects share.

@@ -1,8 +1,9 @@
 //! The implementation of the store trait. Every operation is decided at its first poll and never waits.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
-    Role, RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes, Store, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes,
+    StoreError, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -13,7 +14,7 @@ use crate::clock::Clock;
 /// no decision waits.
 const TABLES_PER_SWEEP: usize = 8;
 
-impl<C: Clock> Store for MemoryStore<C> {
+impl<C: Clock> Counters for MemoryStore<C> {
     fn evict_expired(&self) {
         self.sweep(TABLES_PER_SWEEP);
     }
@@ -27,7 +28,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     /// Reads the clock once for all sets.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.clock.now();
         sets.iter().map(|set| Ok(self.charge_at(set, now))).collect()
     }
@@ -62,20 +63,21 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.force_at(set, self.clock.now()))
     }
 
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        let reserved = self.reserve_at(reserve, self.clock.now());
-        reserved.map_err(|full| StoreError::Unavailable { waited: Nanos::ZERO, source: Box::new(full) })
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        Ok(self.settle_at(settle, self.clock.now()))
-    }
-
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let restored = self.restore_at(restores, self.clock.now());
         restored.map_err(|error| StoreError::Rejected { command: "restore", source: Box::new(error) })
     }
 
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        Ok(self.inspect_at(set, self.clock.now()))
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        Ok(self.reset_at(set, self.clock.now()))
+    }
+}
+
+impl<C: Clock> Permits for MemoryStore<C> {
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         Ok(self.acquire_at(permit, self.clock.now()))
     }
@@ -88,12 +90,15 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.release_at(permit, self.clock.now());
         Ok(())
     }
+}
 
-    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        Ok(self.inspect_at(set, self.clock.now()))
+impl<C: Clock> Reservations for MemoryStore<C> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        let reserved = self.reserve_at(reserve, self.clock.now());
+        reserved.map_err(|full| StoreError::Unavailable { waited: Nanos::ZERO, source: Box::new(full) })
     }
 
-    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        Ok(self.reset_at(set, self.clock.now()))
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        Ok(self.settle_at(settle, self.clock.now()))
     }
 }

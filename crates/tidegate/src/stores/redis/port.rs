@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
-    Settle, Settled, Source, Store, StoreResult, UnacknowledgedError,
+    Charge, ChargeIntent, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
+    Refund, Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use super::connection_pool::ScriptCall;
-use super::decision_replay::{DecisionReplay, ReplayIntent};
+use super::decision_replay::{DecisionReplay, decide, open_replay, snapshot_of};
 use super::durable::{self, DurabilityRequirement};
 use super::plan::{ScriptPlan, Spending, base64url, key};
 use super::record;
@@ -23,15 +23,15 @@ use super::{RedisStore, rejected};
 /// The infix of permit keys, after the hash tag.
 pub(super) const PERMITS: &str = "s:";
 
-impl Store for RedisStore {
+impl Counters for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
         self.run(script, &set.charges, Spending::Charge, &[], &[], read).await
     }
 
     /// Sends all sets on one connection, in one pipeline.
-    async fn charge_each(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let now = self.estimated_now();
         let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
         let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
@@ -63,7 +63,7 @@ impl Store for RedisStore {
                 Ok(reply) => {
                     let confirmed =
                         if set.requires_durability() { durable::confirm(&reply, &durability, began) } else { Ok(()) };
-                    let intent = ReplayIntent::Charge;
+                    let intent = ChargeIntent::Charge;
                     confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
                 }
                 Err(error) => Err(error),
@@ -75,7 +75,7 @@ impl Store for RedisStore {
     async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let (plan, reply) = self.read_records(set).await?;
         let mut replay = replay_reply(scripts::READ, &set.charges, &plan, &reply)?;
-        Ok(replay.decide(set, ReplayIntent::Peek))
+        Ok(decide(&mut replay, ChargeIntent::Peek))
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
@@ -112,9 +112,10 @@ impl Store for RedisStore {
         let charges = std::slice::from_ref(charge);
         let read = |plan: &ScriptPlan, reply: ScriptReply| {
             let units = reply.verdict().map_err(|error| rejected(script, error))?;
-            let drawn = replay_reply(script, charges, plan, &reply)?.draw();
+            let mut replay = replay_reply(script, charges, plan, &reply)?;
+            let drawn = replay.draw();
             if u64::try_from(units) == Ok(drawn.units) {
-                Ok(drawn)
+                Ok(LeaseReply { snapshot: Some(snapshot_of(&replay, 0)), ..drawn })
             } else {
                 Err(rejected(script, ScriptReplyError::Disagreement))
             }
@@ -124,25 +125,15 @@ impl Store for RedisStore {
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Force);
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Force);
         self.run(script, &set.charges, Spending::Force, &[], &[], read).await
-    }
-
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        self.reserve_in_ledgers(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.settle_in_ledgers(settle).await
     }
 
     /// Each state is merged in a step of its own: merging is idempotent and commutative. All are sent in one
     /// pipeline, because with a round trip for each a node would never finish restoring.
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let script = scripts::RESTORE;
-        if restores.iter().any(|s| !s.charge.limit.accepts(&s.state)) {
-            return Err(rejected(script, StateMismatchError));
-        }
+        Restore::check_all(restores).map_err(|error| rejected(script, error))?;
         let now = self.estimated_now();
         let plan = |restore: &Restore<'_>| {
             let charges = std::slice::from_ref(&restore.charge);
@@ -165,19 +156,6 @@ impl Store for RedisStore {
                 check_merged(&reply)?;
             }
         }
-        Ok(())
-    }
-
-    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit_script(permit, "acquire").await
-    }
-
-    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.call_permit_script(permit, "renew").await
-    }
-
-    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
-        self.call_permit_script(permit, "release").await?;
         Ok(())
     }
 
@@ -205,6 +183,31 @@ impl Store for RedisStore {
         keys.extend(plan.keys);
         let value = self.run_untimed(script, &keys, arguments).await?;
         number(&value).map_err(|error| rejected(script, error))
+    }
+}
+
+impl Permits for RedisStore {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "acquire").await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.call_permit_script(permit, "renew").await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.call_permit_script(permit, "release").await?;
+        Ok(())
+    }
+}
+
+impl Reservations for RedisStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        self.reserve_in_ledgers(reserve).await
+    }
+
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        self.settle_in_ledgers(settle).await
     }
 }
 
@@ -287,6 +290,7 @@ impl RedisStore {
                 granted: *granted == 1,
                 in_use: u32::try_from(*in_use).unwrap_or(u32::MAX),
                 source: Source::Exact,
+                degraded: None,
             }),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         }
@@ -299,10 +303,10 @@ pub(super) fn decide_from_reply(
     set: &ChargeSet<'_>,
     plan: &ScriptPlan,
     reply: &ScriptReply,
-    intent: ReplayIntent,
+    intent: ChargeIntent,
 ) -> StoreResult<Outcome> {
     let admitted = reply.verdict().map_err(|error| rejected(script, error))?;
-    let outcome = replay_reply(script, &set.charges, plan, reply)?.decide(set, intent);
+    let outcome = decide(&mut replay_reply(script, &set.charges, plan, reply)?, intent);
     if outcome.admitted == (admitted == 1) {
         Ok(outcome)
     } else {
@@ -313,12 +317,11 @@ pub(super) fn decide_from_reply(
 fn replay_reply<'c>(
     script: Script,
     charges: &'c [Charge<'c>],
-    plan: &'c ScriptPlan,
+    plan: &ScriptPlan,
     reply: &ScriptReply,
 ) -> StoreResult<DecisionReplay<'c>> {
     let records = reply.records().map_err(|error| rejected(script, error))?;
-    let replay = DecisionReplay::open(charges, plan, &records, reply.at);
-    replay.map_err(|error| rejected(script, error))
+    open_replay(charges, plan, &records, reply.at).map_err(|error| rejected(script, error))
 }
 
 /// A charge whose cost is capped at what a counter can hold: units above that were not charged either.
@@ -330,8 +333,3 @@ fn capped_charge<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
         ..*charge
     }
 }
-
-/// A restored state was not made by its limit. Nothing was merged.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a restored state is not of its limit's algorithm")]
-struct StateMismatchError;

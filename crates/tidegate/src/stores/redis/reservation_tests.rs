@@ -2,7 +2,7 @@
 //! The scripts and the ledger in memory are two implementations of one contract.
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Reserve, Role, Settle, Store, Used};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Reservations, Reserve, Role, Settle, Used};
 use tidegate_core::units::Nanos;
 use tidegate_testkit::TestRedis;
 
@@ -97,7 +97,7 @@ fn limits(rng: &mut TestRng) -> [Limit; 2] {
         let algorithm = Algorithm::ALL[rng.below(Algorithm::ALL.len() as u64) as usize];
         let width = Nanos::from_secs([30, 120, 3_600][rng.below(3) as usize]);
         let spec = Spec::new(algorithm, 50 + rng.below(200), width);
-        Limit::compile(&spec, Precision::Script).expect("a limit that fits")
+        Limit::compile(&spec, Precision::Double).expect("a limit that fits")
     })
 }
 

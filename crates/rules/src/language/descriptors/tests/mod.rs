@@ -224,7 +224,7 @@ x* !
 ",
     ));
     let under = |words: &str| match lookup(&set, words) {
-        DescriptorLookup::Limit(hit) => match hit.stat_key {
+        DescriptorLookup::Limit(hit) => match hit.stats_key {
             Some(text) => text,
             None => format!("= {}", hit.limit.path),
         },

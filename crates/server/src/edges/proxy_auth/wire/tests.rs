@@ -16,9 +16,17 @@ rules:
   - { name: r, by: header.user-agent|ip, rate: 1/hour }
 ";
 
-/// Renders the request parsed from a sub-request.
+/// Renders the request parsed from a sub-request of a client on the proxy's machine, unless `lines` name another one.
 #[track_caller]
 fn check(lines: &[(&str, &str)], query: &str, want: &str) {
+    let local = [("x-forwarded-for", "127.0.0.1")];
+    let is_named = lines.iter().any(|(name, _)| *name == local[0].0);
+    let lines = if is_named { lines } else { &[lines, &local].concat() };
+    check_exactly(lines, query, want);
+}
+
+#[track_caller]
+fn check_exactly(lines: &[(&str, &str)], query: &str, want: &str) {
     let rules = tidegate_rules::SourceFile { name: "r", text: RULES };
     let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[rules]).unwrap()));
     let headers = headers(lines);
@@ -91,6 +99,24 @@ fn a_proxy_that_sends_no_target_is_rejected() {
     check(&[("x-forwarded-method", "GET")], "", "x-forwarded-uri: missing");
 }
 
+/// Such requests once counted as the proxy's own: no block of an address held, and with `allow: [127.0.0.1]` no limit.
+#[test]
+fn a_proxy_that_sends_no_address_is_rejected() {
+    let target = ("x-original-uri", "/a");
+    check_exactly(&[target], "", "x-forwarded-for: missing");
+    check_exactly(&[target, ("x-forwarded-fro", "203.0.113.9")], "", "x-forwarded-for: missing");
+    for address in ["", "unknown", "unix:", "-", "$remote_adr", "203.0.113.9, unknown", "203.0.113.9,", "_hidden"] {
+        check_exactly(&[target, ("x-forwarded-for", address)], "", "x-forwarded-for: no");
+    }
+    check_exactly(&[target, ("x-forwarded-for", "203.0.113.9, -, 10.1.1.1")], "", "x-forwarded-for: no");
+    let chain = ["10.1.1.1"; 50].join(",");
+    check_exactly(&[target, ("x-forwarded-for", &chain)], "", "x-forwarded-for: names");
+    // What the client wrote itself is behind the first untrusted address and does not matter.
+    check_exactly(&[target, ("x-forwarded-for", "unknown, 203.0.113.9")], "", "203.0.113.9 path=/a");
+    // A proxy may send requests itself, and so may programs on its machine.
+    check_exactly(&[target, ("x-forwarded-for", "10.1.1.1")], "", "10.1.1.1 path=/a");
+}
+
 /// A misspelt header in the proxy's configuration once disabled a rule.
 #[test]
 fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
@@ -101,7 +127,7 @@ fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
         let peer = EndpointAddress::Unix("x".into());
         let parse_with = |lines: &[(&str, &str)], query: &str| {
             let options = ProxyAuthOptions::parse(Some(query)).unwrap();
-            let headers = headers(lines);
+            let headers = headers(&[lines, &[("x-forwarded-for", "192.0.2.1")]].concat());
             let request = parse_request(&headers, options, &peer, &policy);
             request.map_or_else(|error| error.field, |_| "ok".to_owned())
         };
@@ -127,7 +153,7 @@ fn a_method_or_host_that_an_enforced_rule_needs_must_be_sent() {
 #[test]
 fn headers_that_no_rule_names_are_ignored() {
     let (long, latin) = ("c".repeat(9_000), HeaderValue::from_bytes(b"caf\xe9").unwrap());
-    let mut all = headers(&[("x-original-uri", "/a"), ("cookie", &long)]);
+    let mut all = headers(&[("x-original-uri", "/a"), ("x-forwarded-for", "192.0.2.1"), ("cookie", &long)]);
     all.insert("x-latin", latin.clone());
     for i in 0..90 {
         all.insert(HeaderName::try_from(format!("x-{i}")).unwrap(), latin.clone());
@@ -224,7 +250,7 @@ fn the_raw_path_is_available_to_rules_that_use_it() {
     let policy = ProxyHeaderPolicy::of(&Arc::new(tidegate_rules::parse(&[file]).unwrap()));
     let peer = EndpointAddress::Unix("x".into());
     let parse_with = |target: &str| {
-        let headers = headers(&[("x-original-uri", target)]);
+        let headers = headers(&[("x-original-uri", target), ("x-forwarded-for", "192.0.2.1")]);
         let request = parse_request(&headers, ProxyAuthOptions::default(), &peer, &policy);
         let raw = request.map(|request| request.text("raw_path").map(str::to_owned));
         raw.map_err(|error| error.field)

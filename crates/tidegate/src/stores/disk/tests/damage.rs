@@ -4,6 +4,8 @@ use std::fs;
 
 use redb::{Database, TableDefinition};
 
+use tidegate_core::store::Store;
+
 use super::*;
 
 const PAGE: usize = 4_096;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
-use tidegate_core::store::{Reserve, Source};
+use tidegate_core::store::{Degraded, Reservations, Reserve, Source};
 
 use super::*;
 
@@ -80,11 +80,14 @@ async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_th
     disk.set_full(true);
     let local = fixture.charge(&store, 1, 5).await;
     assert!(local.admitted, "memory decides");
-    assert_eq!(local.source, Source::Fallback);
+    assert_eq!((local.source, local.degraded), (Source::Fallback, Some(Degraded::NotDurable)));
     let strict = fixture.set(1, 7, &STRICT);
     let denied = store.charge(&strict).await.expect("a reply");
-    assert!(!denied.admitted && !denied.readings[0].verdict.allows());
-    assert_eq!(denied.source, Source::Fallback);
+    assert!(!denied.admitted);
+    assert_eq!((denied.source, denied.degraded), (Source::Fallback, Some(Degraded::DeniedByPolicy { charge: 0 })));
+    let found = store.peek(&strict).await.expect("a reply");
+    assert_eq!(denied.readings, found.readings, "the readings are those of the counter: its cost fits");
+    assert_eq!(found.readings[0].figures.remaining, 85);
     assert_eq!(fixture.used(&store, 1).await, 15, "denied charges are refunded");
     let plain = fixture.set(2, 1, &RuleOptions::DEFAULT);
     let plain = store.charge(&plain).await.expect("a reply");

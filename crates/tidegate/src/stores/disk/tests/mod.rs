@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tempfile::TempDir;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, Durability, OnStoreFailure, Outcome, Role, RuleOptions, Store};
+use tidegate_core::store::{Charge, ChargeSet, Counters, Durability, OnStoreFailure, Outcome, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -30,7 +30,7 @@ const STRICT: RuleOptions = RuleOptions { on_failure: OnStoreFailure::Deny, ..PA
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
-    Limit::compile(&spec, Precision::Script).expect("a limit")
+    Limit::compile(&spec, Precision::Double).expect("a limit")
 }
 
 /// A folder, a clock, and the events of the journal.

@@ -1,6 +1,6 @@
 //! The state after the process has ended, by a stop or a crash.
 
-use tidegate_core::store::{Refund, Refunded, Source};
+use tidegate_core::store::{Refund, Refunded, Source, Store};
 
 use super::*;
 
