@@ -351,7 +351,11 @@ fn merge(set: &ChargeSet<'_>, local: &LocalCharges, rest: Option<Outcome>) -> Ou
             Some(rest) if !is_denied && !(rest.admitted && rest.source == Source::Exact) => rest.source,
             _ => source,
         },
-        degraded: rest.as_ref().and_then(|rest| rest.degraded).filter(|_| !is_denied).map(|reason| reason.at(rest_index)),
+        degraded: rest
+            .as_ref()
+            .and_then(|rest| rest.degraded)
+            .filter(|_| !is_denied)
+            .map(|reason| reason.at(rest_index)),
         clock_stepped: rest.is_some_and(|rest| rest.clock_stepped),
     }
 }
