@@ -129,10 +129,6 @@ impl BackingStore for RecordingStore {
     fn has_late_charges(&self, _: u128) -> bool {
         false
     }
-
-    async fn charge_with_deadline(&self, _: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        self.charge(set).await
-    }
 }
 
 impl Counters for RecordingStore {

@@ -14,21 +14,19 @@ use tidegate_core::units::Nanos;
 
 use super::denial::Denial;
 use super::effects::InFlightGuard;
-use super::leased_counter::{LeaseAttempt, LeasedCounter, TakenUnits, fits_in_lease};
+use super::leased_counter::{LeaseAttempt, LeasedCounter, TakenUnits};
 use super::lenient_view::LenientView;
 use super::refill::Refill;
 use super::table::{AheadTable, Effect, EntryState};
 
-/// How far a set is decided.
-pub(super) enum SetDecision<'a> {
-    /// Not at all: the store decides the whole set.
+/// What a set waits for that is not decided entirely.
+pub(super) enum Undecided<'a> {
+    /// The store decides the whole set.
     Remote,
-    /// Not now: refills for all missing units are in flight. This is the first of them.
-    AwaitRefill(Arc<Refill>),
-    /// In part.
+    /// Refills for all missing units are in flight. This is the first of them.
+    Refill(Arc<Refill>),
+    /// The store decides the rest.
     Split(Box<SplitSet<'a>>),
-    /// Entirely.
-    Local(Outcome),
 }
 
 /// A set that is decided in part.
@@ -96,37 +94,19 @@ fn is_denied(local: &LocalCharges) -> bool {
 
 impl AheadTable {
     /// A denial that still applies, with readings for all limits of the set.
-    pub(super) fn cached_denial(
-        &self,
-        set: &ChargeSet<'_>,
-        now: Nanos,
-        has_late_charges: impl Fn(u128) -> bool,
-    ) -> Option<Outcome> {
+    pub(super) fn cached_denial(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
         let mut enforced = set.charges.iter().filter(|charge| charge.role == Role::Enforce);
         enforced.find_map(|charge| {
             let counter = charge.counter();
             let mut bucket = self.bucket(counter);
-            let denied = bucket.denial(counter).filter(|denial| !denial.is_by_draw())?.replay(set, charge, now);
-            denied.filter(|_| !has_late_charges(counter))
+            bucket.denial(counter).filter(|denial| !denial.is_by_draw())?.replay(set, charge, now)
         })
     }
 
     /// Remembers the denials of an outcome.
-    pub(super) fn record_denials(
-        &self,
-        set: &ChargeSet<'_>,
-        outcome: &Outcome,
-        sent: Nanos,
-        max_age: Nanos,
-        has_late_charges: impl Fn(u128) -> bool,
-    ) {
-        for (charge, denial) in Denial::in_reply(set, outcome, sent, max_age) {
-            let counter = charge.counter();
-            if !has_late_charges(counter) {
-                let mut bucket = self.bucket(counter);
-                bucket.remove_denial(counter);
-                bucket.insert(counter, EntryState::Denied(Box::new(denial)), sent);
-            }
+    pub(super) fn record_denials(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos, max_age: Nanos) {
+        for (counter, denial) in Denial::in_reply(set, outcome, sent, max_age) {
+            self.bucket(counter).set_denial(counter, Some(denial), sent);
         }
     }
 
@@ -151,26 +131,26 @@ impl AheadTable {
         }
     }
 
-    /// Decides what can be of a set.
+    /// Decides what can be decided of a set.
     pub(super) fn decide<'a>(
         &self,
         set: &ChargeSet<'a>,
         attempt: LeaseAttempt,
         now: Nanos,
         draws: &mut Vec<Effect>,
-    ) -> SetDecision<'a> {
+    ) -> Result<Outcome, Undecided<'a>> {
         let mut local = match self.take_leases(set, attempt, now, draws) {
-            Ok(local) => local,
-            Err(Shortage { denial: Some(denied), .. }) => return SetDecision::Local(denied),
+            (local, None) => local,
+            (_, Some(Shortage { denial: Some(denied), .. })) => return Ok(denied),
             // If the store must be called anyway, waiting first is of no use.
-            Err(Shortage { refill: Some(refill), .. }) if set.charges.iter().all(is_leased) => {
-                return SetDecision::AwaitRefill(refill);
+            (_, Some(Shortage { refill: Some(refill), .. })) if set.charges.iter().all(is_leased) => {
+                return Err(Undecided::Refill(refill));
             }
-            Err(_) => LocalCharges::new(),
+            _ => LocalCharges::new(),
         };
         local.extend(self.count_in_views(set, now));
         if local.is_empty() {
-            return SetDecision::Remote;
+            return Err(Undecided::Remote);
         }
         if is_denied(&local) {
             self.return_counted(set, &mut local, now);
@@ -179,9 +159,9 @@ impl AheadTable {
         let rest = (0..set.charges.len()).filter(|index| !is_local(*index));
         let rest = set.subset(rest.map(|index| set.charges[index].clone()));
         if rest.charges.is_empty() {
-            return SetDecision::Local(merge(set, &local, None));
+            return Ok(merge(set, &local, None));
         }
-        SetDecision::Split(Box::new(SplitSet { local, rest, in_flight: None }))
+        Err(Undecided::Split(Box::new(SplitSet { local, rest, in_flight: None })))
     }
 
     /// The outcome of a set whose rest the store has decided. Units are used, or returned.
@@ -206,18 +186,18 @@ impl AheadTable {
         attempt: LeaseAttempt,
         now: Nanos,
         draws: &mut Vec<Effect>,
-    ) -> Result<LocalCharges, Shortage> {
+    ) -> (LocalCharges, Option<Shortage>) {
         let (mut taken, mut missing) = (LocalCharges::new(), None::<Shortage>);
         for (index, charge) in set.charges.iter().enumerate().filter(|(_, charge)| is_leased(charge)) {
             let (counter, cost) = (charge.counter(), charge.cost.get());
             let mut bucket = self.bucket(counter);
-            // Drawing for a cost that can never be leased would only keep units from other nodes.
-            let fits = fits_in_lease(charge);
-            if fits && attempt == LeaseAttempt::First && bucket.leased(counter, &charge.limit).is_none() {
+            if attempt == LeaseAttempt::First && bucket.leased(counter, &charge.limit).is_none() {
                 let cold = LeasedCounter::new(charge, self.new_id(), now);
                 cold.into_iter().for_each(|cold| bucket.insert(counter, EntryState::Leased(Box::new(cold)), now));
             }
-            let Some(leased) = bucket.leased(counter, &charge.limit).filter(|_| fits) else {
+            // Drawing for a cost that can never be leased would only keep units from other nodes.
+            let leased = bucket.leased(counter, &charge.limit);
+            let Some(leased) = leased.filter(|leased| cost <= leased.max_outstanding) else {
                 missing = Some(Shortage::default());
                 continue;
             };
@@ -238,13 +218,10 @@ impl AheadTable {
                 });
             }
         }
-        match missing {
-            None => Ok(taken),
-            Some(shortage) => {
-                self.return_counted(set, &mut taken, now);
-                Err(shortage)
-            }
+        if missing.is_some() {
+            self.return_counted(set, &mut taken, now);
         }
+        (taken, missing)
     }
 
     /// Counts all lenient charges of a set in their views. If one of them is denied, the other views are only read
@@ -253,7 +230,7 @@ impl AheadTable {
         let mut local = LocalCharges::new();
         for (index, charge) in set.charges.iter().enumerate().filter(|(_, charge)| is_lenient(charge)) {
             let mut bucket = self.bucket(charge.counter());
-            let Some(view) = bucket.view(charge.counter()).filter(|view| view.is_fresh(&charge.limit, now)) else {
+            let Some(view) = bucket.fresh_view(charge, now) else {
                 drop(bucket);
                 self.return_counted(set, &mut local, now);
                 return LocalCharges::new();
@@ -296,9 +273,7 @@ impl AheadTable {
     pub(super) fn peek(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
         let each = set.charges.iter().enumerate().map(|(index, charge)| {
             let mut bucket = self.bucket(charge.counter());
-            let view =
-                bucket.view(charge.counter()).filter(|view| is_lenient(charge) && view.is_fresh(&charge.limit, now));
-            let (reading, at) = view?.peek(charge, now);
+            let (reading, at) = bucket.fresh_view(charge, now).filter(|_| is_lenient(charge))?.peek(charge, now);
             Some(DecidedCharge { index, reading, at, counted: CountedUnits::Nothing })
         });
         let local = each.collect::<Option<LocalCharges>>().filter(|local| !local.is_empty())?;
@@ -329,34 +304,29 @@ impl AheadTable {
 /// any would; for a denial, the time of the part that denied. Its source is that of the part that denied, or else the
 /// least exact one. Only the rest can be degraded.
 fn merge(set: &ChargeSet<'_>, local: &LocalCharges, rest: Option<Outcome>) -> Outcome {
-    let is_denied = is_denied(local);
+    let (is_denied, counts) = (is_denied(local), set.charges.len());
     let at = local.iter().map(|charge| charge.at).min().unwrap_or(Nanos::MAX);
     let is_any_lenient = local.iter().any(|charge| is_lenient(&set.charges[charge.index]));
     let source = if is_any_lenient { Source::Lenient } else { Source::Lease };
-    let reading_at = |index: usize| local.iter().find(|charge| charge.index == index).map(|charge| charge.reading);
-    let is_rest = |index: &usize| local.iter().all(|charge| charge.index != *index);
-    let rest_index = |i: usize| (0..set.charges.len()).filter(is_rest).nth(i).unwrap_or(0);
-    let mut rest_readings = rest.iter().flat_map(|rest| &rest.readings).copied();
-    let readings = (0..set.charges.len()).filter_map(|index| reading_at(index).or_else(|| rest_readings.next()));
+    let local_at = |index: usize| local.iter().find(|charge| charge.index == index);
+    let mut rest_readings = rest.iter().flat_map(|rest| &rest.readings);
+    let reading_at = |index| local_at(index).map(|charge| &charge.reading).or_else(|| rest_readings.next());
+    let readings = (0..counts).filter_map(reading_at).copied().collect();
+    let clock_stepped = rest.as_ref().is_some_and(|rest| rest.clock_stepped);
+    // If a view denies, the rest is only read.
+    let rest = rest.filter(|_| !is_denied);
+    let rest_index = |i| (0..counts).filter(|index| local_at(*index).is_none()).nth(i).unwrap_or(0);
     Outcome {
-        readings: readings.collect(),
+        readings,
         snapshots: Vec::new(),
         admitted: !is_denied && rest.as_ref().is_none_or(|rest| rest.admitted),
-        at: match &rest {
-            Some(rest) if !is_denied && rest.admitted => at.min(rest.at),
-            Some(rest) if !is_denied => rest.at,
-            _ => at,
-        },
+        at: rest.as_ref().map_or(at, |rest| if rest.admitted { at.min(rest.at) } else { rest.at }),
         source: match &rest {
-            Some(rest) if !is_denied && !(rest.admitted && rest.source == Source::Exact) => rest.source,
+            Some(rest) if !rest.admitted || rest.source != Source::Exact => rest.source,
             _ => source,
         },
-        degraded: rest
-            .as_ref()
-            .and_then(|rest| rest.degraded)
-            .filter(|_| !is_denied)
-            .map(|reason| reason.at(rest_index)),
-        clock_stepped: rest.is_some_and(|rest| rest.clock_stepped),
+        degraded: rest.and_then(|rest| rest.degraded).map(|reason| reason.at(rest_index)),
+        clock_stepped,
     }
 }
 
@@ -400,8 +370,8 @@ mod tests {
         let snapshots = snapshots.map(|limit| CounterSnapshot { state: limit.fresh(NOW), existed: false }).collect();
         table.record_views(&set, &Outcome { snapshots, ..outcome_of(0..0, true, Source::Exact) }, NOW, NOW);
         let (remote, merged) = match table.decide(&set, LeaseAttempt::First, NOW, &mut Vec::new()) {
-            SetDecision::Local(outcome) => (Vec::new(), outcome),
-            SetDecision::Split(split) => {
+            Ok(outcome) => (Vec::new(), outcome),
+            Err(Undecided::Split(split)) => {
                 let remote: Vec<_> = split.rest.charges.iter().map(|c| c.subject.bits() as usize).collect();
                 let rest = outcome_of(remote.iter().copied(), true, Source::Exact);
                 (remote, table.finish::<()>(&set, *split, Ok(rest), NOW).unwrap())

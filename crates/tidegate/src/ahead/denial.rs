@@ -49,13 +49,13 @@ fn limit_version(limit: &Limit) -> LimitVersion {
 }
 
 impl Denial {
-    /// The denials in the reply to `set`, sent at `sent`, each for at most `max_age`.
-    pub(super) fn in_reply<'s, 'c>(
-        set: &'s ChargeSet<'c>,
+    /// The denials in the reply to `set`, sent at `sent`, by counter. Each lasts at most `max_age`.
+    pub(super) fn in_reply<'s>(
+        set: &'s ChargeSet<'_>,
         outcome: &'s Outcome,
         sent: Nanos,
         max_age: Nanos,
-    ) -> impl Iterator<Item = (&'s Charge<'c>, Denial)> {
+    ) -> impl Iterator<Item = (u128, Denial)> {
         let is_cacheable = !outcome.admitted && matches!(outcome.source, Source::Exact | Source::Lenient);
         let each = move || set.charges.iter().zip(&outcome.readings);
         each().filter_map(move |(charge, reading)| {
@@ -82,7 +82,7 @@ impl Denial {
                 until: sent.plus(wait.min(max_age).max(denial_hold(charge))),
                 readings: readings.collect(),
             };
-            Some((charge, denial))
+            Some((charge.counter(), denial))
         })
     }
 

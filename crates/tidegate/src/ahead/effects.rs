@@ -106,10 +106,6 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
             Some(epoch) => self.store.draw(&charge).await.ok().map(|lease| (lease, epoch)),
             None => None,
         };
-        if let Some((lease, _)) = drawn.as_ref().filter(|(lease, _)| lease.units > 0) {
-            self.leases_drawn.fetch_add(1, Ordering::Relaxed);
-            self.units_drawn.fetch_add(lease.units, Ordering::Relaxed);
-        }
         self.table.complete_draw(&request, drawn, sent, self.runtime.now());
     }
 
@@ -128,7 +124,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         };
         // Any other result has changed nothing.
         if same_epoch && matches!(self.store.refund(&refund).await, Ok(Refunded::Done)) {
-            self.units_returned.fetch_add(lease.units, Ordering::Relaxed);
+            self.table.add_returned(lease.units);
         } else {
             self.table.add_lapsed(lease.units);
         }

@@ -22,15 +22,6 @@ use crate::resilience::OwnedCharge;
 /// that lie idle in leases are worth more than the round trips they save.
 const MIN_REQUESTS: u64 = 8;
 
-/// Whether units for the cost may be leased. Computed for every request, so without a division.
-pub(super) fn fits_in_lease(charge: &Charge<'_>) -> bool {
-    let limit = charge.limit.as_ref();
-    let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
-    limit
-        .lease_ttl()
-        .is_some_and(|lease| wide(charge.cost.get(), limit.per().get()) <= wide(limit.count(), lease.get()))
-}
-
 /// Whether a request is new, or has waited for a refill.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LeaseAttempt {
@@ -41,12 +32,10 @@ pub(super) enum LeaseAttempt {
 /// Units of one lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeldLease {
-    /// Identifies the lease within its counter.
-    number: u64,
     pub(super) units: u64,
     /// When the store charged them, by its clock.
     pub(super) at: Nanos,
-    /// When the draw was sent, by the local clock.
+    /// When the draw was sent, by the local clock. It identifies the lease: one draw is in flight at a time.
     sent: Nanos,
     /// When they expire, by the local clock. The TTL starts when the draw was sent: the store charged them then or
     /// later.
@@ -108,14 +97,13 @@ pub(super) struct LeasedCounter {
     horizon: Nanos,
     /// The maximum number of outstanding units: what flows in during one TTL, so that the store makes up for a node
     /// that died within one.
-    max_outstanding: u64,
+    pub(super) max_outstanding: u64,
     rate: RateEstimate,
     /// When it was last requested.
     last_used: Nanos,
     /// The lease that expires first is first.
     leases: SmallVec<[HeldLease; 2]>,
-    /// The number and the units of the latest lease.
-    last_number: u64,
+    /// The units of the latest lease.
     last_units: u64,
     /// The draw in flight.
     refill: Option<Arc<Refill>>,
@@ -139,7 +127,6 @@ impl LeasedCounter {
             rate: RateEstimate::new(horizon, now),
             last_used: now,
             leases: SmallVec::new(),
-            last_number: 0,
             last_units: 0,
             refill: None,
             round_trip: None,
@@ -232,7 +219,7 @@ impl LeasedCounter {
     /// Adds a lease, or units to the lease they came from.
     fn add(&mut self, lease: HeldLease) {
         let mut known = self.leases.iter_mut();
-        if let Some(same) = known.find(|known| known.number == lease.number) {
+        if let Some(same) = known.find(|known| known.sent == lease.sent) {
             same.units += lease.units;
             return;
         }
@@ -271,10 +258,8 @@ impl LeasedCounter {
         self.round_trip = Some(now.since(sent));
         self.no_draw_before = self.no_draw_before.max(exhausted_until.unwrap_or(Nanos::ZERO));
         if drawn.units > 0 {
-            self.last_number += 1;
             self.last_units = drawn.units;
             self.add(HeldLease {
-                number: self.last_number,
                 units: drawn.units,
                 at: drawn.at,
                 sent,

@@ -33,9 +33,9 @@ mod table;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use tidegate_core::store::{Charge, ChargeSet, Epoch, Outcome, Store, StoreResult};
+use tidegate_core::store::{Charge, ChargeSet, Epoch, Store};
 use tidegate_core::units::Nanos;
 
 use self::table::AheadTable;
@@ -54,16 +54,9 @@ pub trait BackingStore: Store {
     /// How many nodes share the store.
     fn nodes(&self) -> u64;
 
-    /// Whether a late reply may still change what can be admitted of a counter. Its denials are neither remembered nor
-    /// repeated.
+    /// Whether a late reply may still change what can be admitted of a counter. Denials of sets with such a counter are
+    /// neither remembered nor repeated.
     fn has_late_charges(&self, counter: u128) -> bool;
-
-    /// Charges `set` by `until`, by the local clock: some of its budget is used already.
-    fn charge_with_deadline(
-        &self,
-        until: Nanos,
-        set: &ChargeSet<'_>,
-    ) -> impl Future<Output = StoreResult<Outcome>> + Send;
 }
 
 /// Decides ahead of a store. Clones share their state.
@@ -85,9 +78,6 @@ struct AheadInner<S, R> {
     /// Set when nothing is decided ahead any more. Read after `in_flight` is raised, so that a drain that sets it and
     /// then finds nothing in flight has missed nothing.
     drained: AtomicBool,
-    leases_drawn: AtomicU64,
-    units_drawn: AtomicU64,
-    units_returned: AtomicU64,
 }
 
 /// The totals of leased units, for metrics.
@@ -131,9 +121,6 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
             max_denial_age,
             in_flight: Arc::default(),
             drained: AtomicBool::new(false),
-            leases_drawn: AtomicU64::new(0),
-            units_drawn: AtomicU64::new(0),
-            units_returned: AtomicU64::new(0),
         }))
     }
 
@@ -144,14 +131,7 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
 
     /// How many units were drawn, returned, lapsed and are outstanding.
     pub fn leases(&self) -> LeaseStats {
-        let inner = &self.0;
-        LeaseStats {
-            leases_drawn: inner.leases_drawn.load(Ordering::Relaxed),
-            units_drawn: inner.units_drawn.load(Ordering::Relaxed),
-            units_returned: inner.units_returned.load(Ordering::Relaxed),
-            units_lapsed: inner.table.units_lapsed.load(Ordering::Relaxed),
-            units_outstanding: inner.table.outstanding_units(),
-        }
+        self.0.table.lease_stats()
     }
 
     /// By how many units each rule with lenient views may be exceeded: the largest value of its counters.

@@ -10,7 +10,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-use super::decision::{SetDecision, SplitSet, is_ahead};
+use super::decision::{SplitSet, Undecided, is_ahead};
 use super::effects::InFlightGuard;
 use super::leased_counter::LeaseAttempt;
 use super::{Ahead, AheadInner, BackingStore};
@@ -26,12 +26,17 @@ type DecisionBatchFuture<'d> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResu
 
 impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     fn cached_denial(&self, set: &ChargeSet<'_>, now: Nanos) -> Option<Outcome> {
-        self.table.cached_denial(set, now, |counter| self.store.has_late_charges(counter))
+        self.table.cached_denial(set, now).filter(|_| !self.has_late_charges(set))
     }
 
     fn record_denials(&self, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
-        let has_late_charges = |counter| self.store.has_late_charges(counter);
-        self.table.record_denials(set, outcome, sent, self.max_denial_age, has_late_charges);
+        if !outcome.admitted && !self.has_late_charges(set) {
+            self.table.record_denials(set, outcome, sent, self.max_denial_age);
+        }
+    }
+
+    fn has_late_charges(&self, set: &ChargeSet<'_>) -> bool {
+        set.charges.iter().any(|charge| self.store.has_late_charges(charge.counter()))
     }
 
     /// Records a reply of the store to `set`, sent at `sent`.
@@ -46,15 +51,15 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         }
     }
 
-    /// Decides what can be of a set, and draws leases.
-    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, attempt: LeaseAttempt) -> SetDecision<'a> {
+    /// Decides what can be decided of a set, and draws leases.
+    fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, attempt: LeaseAttempt) -> Result<Outcome, Undecided<'a>> {
         if !is_ahead(set) {
-            return SetDecision::Remote;
+            return Err(Undecided::Remote);
         }
         // Units counted for the only charge of a set are never returned.
         let in_flight = (set.charges.len() > 1).then(|| InFlightGuard::begin(&self.in_flight));
         if self.drained.load(Ordering::SeqCst) {
-            return SetDecision::Remote;
+            return Err(Undecided::Remote);
         }
         let mut draws = Vec::new();
         let decision = self.table.decide(set, attempt, self.runtime.now(), &mut draws);
@@ -62,12 +67,12 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
             self.spawn_draws(draws);
         }
         match decision {
-            SetDecision::Split(mut split) => {
+            Err(Undecided::Split(mut split)) => {
                 split.in_flight = in_flight;
-                SetDecision::Split(split)
+                Err(Undecided::Split(split))
             }
             // A wait so long might leave no time to call the store.
-            SetDecision::AwaitRefill(refill) if !refill.is_quick(self.store.budget_of(set)) => SetDecision::Remote,
+            Err(Undecided::Refill(refill)) if !refill.is_quick(self.store.budget_of(set)) => Err(Undecided::Remote),
             decision => decision,
         }
     }
@@ -83,14 +88,10 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     /// Decides a set that waits for a refill or for the store. It waits for refills for at most half of the budget,
     /// counted from when the draw was sent: if a draw is slow the store decides, while there is still time to find out
     /// that it is down.
-    async fn complete<'a>(
-        self: &Arc<Self>,
-        set: &ChargeSet<'a>,
-        mut decision: SetDecision<'a>,
-    ) -> StoreResult<Outcome> {
+    async fn complete<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, mut undecided: Undecided<'a>) -> StoreResult<Outcome> {
         let (began, budget) = (self.runtime.now(), self.store.budget_of(set));
         for _ in 0..MAX_REFILLS {
-            let SetDecision::AwaitRefill(refill) = &decision else {
+            let Undecided::Refill(refill) = &undecided else {
                 break;
             };
             let deadline = refill.sent.min(began).plus(Nanos::new(budget.get() / 2));
@@ -98,23 +99,21 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
             if wait == Nanos::ZERO || within(&self.runtime, wait, pin!(refill.ended())).await.is_none() {
                 break; // a timer would take longer than no time
             }
-            decision = self.decide(set, LeaseAttempt::Retry);
+            match self.decide(set, LeaseAttempt::Retry) {
+                Ok(outcome) => return Ok(outcome),
+                Err(still) => undecided = still,
+            }
         }
         let sent = self.runtime.now();
-        match decision {
-            SetDecision::Local(outcome) => Ok(outcome),
-            SetDecision::Split(split) if split.is_denied() => {
-                let rest = self.store.peek(&split.rest).await;
-                self.table.finish(set, *split, rest, self.runtime.now())
-            }
-            SetDecision::Split(split) => {
-                let rest = self.store.charge(&split.rest).await;
+        match undecided {
+            Undecided::Split(split) => {
+                let (rest, is_denied) = (&split.rest, split.is_denied());
+                let rest = if is_denied { self.store.peek(rest).await } else { self.store.charge(rest).await };
                 self.finish(set, *split, rest, sent)
             }
-            SetDecision::Remote | SetDecision::AwaitRefill(_) => {
-                let reply = self.store.charge_with_deadline(began.plus(budget), set).await;
-                self.record_reply(set, &reply, sent);
-                reply
+            Undecided::Remote | Undecided::Refill(_) => {
+                let max_wait = Some(began.plus(budget).since(sent));
+                self.charge_remote(&ChargeSet { max_wait, ..set.clone() }).await
             }
         }
     }
@@ -163,9 +162,9 @@ impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
             return Ok(cached);
         }
         let outcome = match self.0.decide(set, LeaseAttempt::First) {
-            SetDecision::Local(outcome) => outcome,
-            SetDecision::Remote => self.0.charge_remote(set).await?,
-            decision => Box::pin(self.0.complete(set, decision)).await?,
+            Ok(outcome) => outcome,
+            Err(Undecided::Remote) => self.0.charge_remote(set).await?,
+            Err(undecided) => Box::pin(self.0.complete(set, undecided)).await?,
         };
         self.0.record_denials(set, &outcome, sent);
         Ok(outcome)
@@ -182,10 +181,12 @@ impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
                 continue;
             }
             match self.0.decide(set, LeaseAttempt::First) {
-                SetDecision::Local(outcome) => replies.push((i, Ok(outcome))),
-                SetDecision::Remote => remaining.push((i, None)),
-                SetDecision::Split(split) if !split.is_denied() => remaining.push((i, Some(split))),
-                decision => deciding.push(Box::pin(async move { vec![(i, self.0.complete(set, decision).await)] })),
+                Ok(outcome) => replies.push((i, Ok(outcome))),
+                Err(Undecided::Remote) => remaining.push((i, None)),
+                Err(Undecided::Split(split)) if !split.is_denied() => remaining.push((i, Some(split))),
+                Err(undecided) => {
+                    deciding.push(Box::pin(async move { vec![(i, self.0.complete(set, undecided).await)] }))
+                }
             }
         }
         if !remaining.is_empty() {

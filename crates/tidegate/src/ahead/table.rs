@@ -15,6 +15,7 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Charge, ChargeSet, CounterSnapshot, Epoch, LeaseReply};
 use tidegate_core::units::{Cost, Nanos};
 
+use super::LeaseStats;
 use super::deadlines::Deadlines;
 use super::denial::Denial;
 use super::leased_counter::{DrawRequest, LeasedCounter, UnusedLease};
@@ -122,8 +123,14 @@ impl TableBucket {
         self.entries.push(CounterEntry { counter, state });
     }
 
-    pub(super) fn remove_denial(&mut self, counter: u128) {
+    pub(super) fn fresh_view(&mut self, charge: &Charge<'_>, now: Nanos) -> Option<&mut LenientView> {
+        self.view(charge.counter()).filter(|view| view.is_fresh(&charge.limit, now))
+    }
+
+    /// Replaces the denial of a counter.
+    pub(super) fn set_denial(&mut self, counter: u128, denial: Option<Denial>, now: Nanos) {
         self.entries.retain(|entry| entry.counter != counter || !matches!(entry.state, EntryState::Denied(_)));
+        denial.into_iter().for_each(|denial| self.insert(counter, EntryState::Denied(Box::new(denial)), now));
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -149,8 +156,7 @@ pub(super) struct AheadTable {
     /// The buckets with leases and views. Lock order: locked before a bucket, never after.
     deadlines: Mutex<DeadlineQueue>,
     next_id: AtomicU64,
-    /// Units that were drawn and neither used nor returned.
-    pub(super) units_lapsed: AtomicU64,
+    totals: Mutex<LeaseStats>,
 }
 
 #[derive(Default)]
@@ -169,7 +175,7 @@ impl AheadTable {
             buckets: (0..(max_entries / bucket_size).max(1)).map(bucket).collect(),
             deadlines: Mutex::default(),
             next_id: AtomicU64::new(0),
-            units_lapsed: AtomicU64::new(0),
+            totals: Mutex::default(),
         }
     }
 
@@ -187,8 +193,17 @@ impl AheadTable {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// The units stay charged.
     pub(super) fn add_lapsed(&self, units: u64) {
-        self.units_lapsed.fetch_add(units, Ordering::Relaxed);
+        self.totals.lock().units_lapsed += units;
+    }
+
+    pub(super) fn add_returned(&self, units: u64) {
+        self.totals.lock().units_returned += units;
+    }
+
+    pub(super) fn lease_stats(&self) -> LeaseStats {
+        LeaseStats { units_outstanding: self.outstanding_units(), ..*self.totals.lock() }
     }
 
     /// Updates the deadline of a counter that may be due sooner than before.
@@ -241,16 +256,18 @@ impl AheadTable {
         let (charge, counter) = (request.charge.charge(), request.charge.counter());
         let units = drawn.as_ref().map_or(0, |(lease, _)| lease.units);
         let denial = drawn.as_ref().and_then(|(lease, _)| Denial::by_draw(&charge, lease, sent));
+        if units > 0 {
+            let mut totals = self.totals.lock();
+            totals.leases_drawn += 1;
+            totals.units_drawn += units;
+        }
         let mut bucket = self.bucket(counter);
         let Some(leased) = bucket.leased(counter, &charge.limit).filter(|leased| leased.id == request.id) else {
             return self.add_lapsed(units);
         };
         leased.complete_draw(drawn, sent, now, denial.as_ref().map(|denial| denial.until));
         if denial.is_some() || bucket.denial(counter).is_some_and(Denial::is_by_draw) {
-            bucket.remove_denial(counter);
-        }
-        if let Some(denial) = denial {
-            bucket.insert(counter, EntryState::Denied(Box::new(denial)), now);
+            bucket.set_denial(counter, denial, now);
         }
         drop(bucket);
         self.schedule(counter);
@@ -280,7 +297,8 @@ impl AheadTable {
 
     /// Forgets the denials of a set: units of its counters may have been refunded.
     pub(super) fn forget_denials(&self, set: &ChargeSet<'_>) {
-        set.charges.iter().map(Charge::counter).for_each(|counter| self.bucket(counter).remove_denial(counter));
+        let counters = set.charges.iter().map(Charge::counter);
+        counters.for_each(|counter| self.bucket(counter).set_denial(counter, None, Nanos::ZERO));
     }
 
     /// Forgets all that is known of the counters of a set. Their leases are void.
@@ -293,8 +311,7 @@ impl AheadTable {
         }
     }
 
-    /// Units in leases.
-    pub(super) fn outstanding_units(&self) -> u64 {
+    fn outstanding_units(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.lock().outstanding_units()).sum()
     }
 

@@ -17,12 +17,11 @@ use crate::resilience::refund::ChargeKind;
 use crate::runtime::Runtime;
 
 impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
-    /// Charges a set whose charges are in several locations, until `until` at the latest.
+    /// Charges a set whose charges are in several locations.
     ///
     /// Dropped between two steps, it leaves the earlier ones charged, which denies too much rather than too little.
     pub(super) async fn charge_in_steps(
         &self,
-        until: Nanos,
         set: &ChargeSet<'_>,
         locations: &[ShardLocation<P::Shard, R>],
         indices: &LocationIndices,
@@ -32,7 +31,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let mut charging = MultiShardCharge {
             locations,
             kind,
-            until: self.deadline_of(set, kind).min(until),
+            until: self.deadline_of(set, kind),
             merge: OutcomeMerge::new(set.charges.len()),
             charged: Vec::new(),
         };

@@ -44,16 +44,6 @@ impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
     fn has_late_charges(&self, counter: u128) -> bool {
         self.0.node_state.late.has_late_charges(counter)
     }
-
-    async fn charge_with_deadline(&self, until: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        let (locations, indices) = self.0.locate_all(subjects(set));
-        let kind = ChargeKind::Charge;
-        Ok(match locations.as_slice() {
-            [] => self.0.empty_outcome(),
-            [only] => only.store.charge_with_deadline(until, set, kind).await.outcome,
-            _ => self.0.charge_in_steps(until, set, &locations, &indices, kind).await,
-        })
-    }
 }
 
 impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
@@ -63,7 +53,7 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
             [] => Ok(self.0.empty_outcome()),
             [only] => only.store.charge(set).await,
             _ => {
-                let charging = self.0.charge_in_steps(Nanos::MAX, set, &locations, &indices, ChargeKind::Charge);
+                let charging = self.0.charge_in_steps(set, &locations, &indices, ChargeKind::Charge);
                 Ok(charging.await)
             }
         }
@@ -193,7 +183,7 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
         match locations.as_slice() {
             [] => Ok(self.0.empty_outcome()),
             [only] => only.store.reserve(reserve).await,
-            _ => Ok(self.0.charge_in_steps(Nanos::MAX, set, &locations, &indices, kind).await),
+            _ => Ok(self.0.charge_in_steps(set, &locations, &indices, kind).await),
         }
     }
 
