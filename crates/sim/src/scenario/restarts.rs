@@ -17,12 +17,10 @@ impl Scenario {
         let mut scenario = Scenario::with_fault(seed, SimFault::OutagesAndRestarts);
         // Long enough for two or three outages.
         let window = Nanos::from_millis(rng.pick(&[4_000, 6_000, 8_000]));
-        let longer = |spec: &Spec| {
+        for spec in [Some(&mut scenario.spec), scenario.ceiling.as_mut()].into_iter().flatten() {
             let longer = Spec::new(spec.algorithm, spec.count, window);
-            if let Some(burst) = spec.burst { longer.burst(burst) } else { longer }
-        };
-        scenario.spec = longer(&scenario.spec);
-        scenario.ceiling = scenario.ceiling.as_ref().map(longer);
+            *spec = if let Some(burst) = spec.burst { longer.burst(burst) } else { longer };
+        }
         for subject in &mut scenario.subjects {
             let load = rng.between(10, 40);
             *subject = SimSubject {
