@@ -34,7 +34,7 @@ impl EnvoyStatistics {
             .sample(&[METHOD], self.calls.get());
         page.family("ratelimit_service_response_time_seconds", MetricKind::Histogram, "Time a decision took.")
             .histogram(&[METHOD], &self.durations);
-        let mut single = |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
+        let mut single = |name, help, count: u64| page.counter(name, help, count);
         single(
             "ratelimit_service_global_shadow_mode",
             "Calls allowed because nothing is enforced.",
