@@ -10,18 +10,27 @@ use std::path::{Path, PathBuf};
 /// A top-level module, and the ones it may use.
 pub type AllowedUses<'a> = (&'a str, &'a [&'a str]);
 
-/// Every violation in the sources below `src`.
+/// Every violation in the sources of a crate below `src`.
 ///
 /// # Panics
 /// When `src` cannot be read.
 #[must_use]
 pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
+    violations_inside(src, "crate::", allowed_uses)
+}
+
+/// Every violation among the modules in `folder`, whose paths begin with `parent`.
+///
+/// # Panics
+/// When `folder` cannot be read.
+#[must_use]
+pub fn violations_inside(folder: &Path, parent: &str, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
     let mut violations = Vec::new();
     let mut listed: BTreeSet<&str> = allowed_uses.iter().map(|(module, _)| *module).collect();
-    for path in entries(src) {
+    for path in entries(folder) {
         let module = path.file_stem().and_then(|name| name.to_str());
         let module = module.expect("a module has a name").to_owned();
-        let is_root = ["lib", "main"].contains(&module.as_str());
+        let is_root = ["lib", "main", "mod"].contains(&module.as_str());
         if is_root || path.is_file() && !is_rust(&path) {
             continue;
         }
@@ -34,8 +43,9 @@ pub fn violations(src: &Path, allowed_uses: &[AllowedUses<'_>]) -> Vec<String> {
         collect_rust_files(&path, &mut files);
         for file in files {
             let text = fs::read_to_string(&file).expect("a source file");
-            let forbidden =
-                used_modules(&text).into_iter().filter(|used| *used != module && !allowed.contains(&used.as_str()));
+            let forbidden = used_modules(&text, parent)
+                .into_iter()
+                .filter(|used| *used != module && !allowed.contains(&used.as_str()));
             violations.extend(forbidden.map(|used| format!("{} uses `{used}`", file.display())));
         }
     }
@@ -62,11 +72,15 @@ fn collect_rust_files(path: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The top-level modules that a file names, its unit tests left out. A macro is in no module.
-fn used_modules(text: &str) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+/// The modules below `parent` that a file names, its unit tests left out. A macro is in no module.
+fn used_modules(text: &str, parent: &str) -> BTreeSet<String> {
+    const TESTS: &str = "#[cfg(test)]\nmod ";
+    // The unit tests are the end of a file. Tests in a file of their own are only declared.
+    let is_inline = |at: &usize| text[*at + TESTS.len()..].lines().next().is_some_and(|line| line.ends_with('{'));
+    let end = text.match_indices(TESTS).map(|(at, _)| at).find(is_inline);
+    let code = &text[..end.unwrap_or(text.len())];
     let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let uses = lines.flat_map(|line| line.split("crate::").skip(1));
+    let uses = lines.flat_map(|line| line.split(parent).skip(1));
     uses.filter_map(|rest| {
         let is_word = |c: &char| c.is_ascii_lowercase() || *c == '_';
         let module: String = rest.chars().take_while(is_word).collect();

@@ -28,7 +28,7 @@ pub(super) fn log(settings: &ServerSettings, config: Option<&Path>, keys: Option
 
 /// Clients of these listeners can spend the limits of others, and read what is left of them.
 fn open_listeners(settings: &ServerSettings) -> Vec<String> {
-    let authenticated = |tls: &crate::net::tls::ListenerTlsFiles| tls.client_authorities.is_some();
+    let authenticated = |tls: &crate::config::listener_options::ListenerTlsFiles| tls.client_authorities.is_some();
     let grpc_open = !settings.grpc_tls.as_ref().is_some_and(authenticated);
     let open = |flag: &str, address: &ListenAddress, cure: &str| {
         (!address.is_local())

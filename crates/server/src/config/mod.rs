@@ -3,11 +3,14 @@
 //! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from. [`ServerSettings`] is the
 //! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
+pub(crate) mod backoff;
+pub(crate) mod control_plane;
 mod environment;
 pub(crate) mod envoy_compat;
 pub(crate) mod envoy_options;
 mod layer;
 pub(crate) mod listen_address;
+pub(crate) mod listener_options;
 mod name_list;
 mod quantity;
 mod resolve;
@@ -32,13 +35,13 @@ pub(crate) use self::environment::{UnknownVariableError, check as check_environm
 pub(crate) use self::layer::SettingsLayer;
 pub(crate) use self::quantity::{ByteSize, millis};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
+use crate::config::control_plane::ControlPlane;
 use crate::config::envoy_compat::EnvoyCompatError;
 use crate::config::envoy_options::EnvoyOptions;
 use crate::config::listen_address::ListenAddress;
+use crate::config::listener_options::ConnectionAge;
+use crate::config::listener_options::ListenerTlsFiles;
 use crate::config::store_choice::{StoreChoice, UnknownStoreError};
-use crate::net::supervisor::ConnectionAge;
-use crate::net::tls::ListenerTlsFiles;
-use crate::policy::xds::ControlPlane;
 
 /// All settings of `serve`.
 #[derive(Clone, Debug)]

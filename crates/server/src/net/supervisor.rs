@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::config::listen_address::EndpointAddress;
+use crate::config::listener_options::ConnectionAge;
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::peer_limit::PeerPermit;
 use crate::net::shutdown_phase::ShutdownPhase;
@@ -49,16 +50,6 @@ pub(crate) struct ConnectionLimits {
     pub(crate) age: Option<ConnectionAge>,
     /// How long a connection may take until its first request has begun, if that is less than `idle`.
     pub(crate) first_request: Option<Duration>,
-}
-
-/// Maximum age of a connection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct ConnectionAge {
-    /// Age at which a connection is shut down gracefully. Each varies by up to a tenth, so that not all reconnect at
-    /// once.
-    pub(crate) max: Duration,
-    /// How long after that requests in flight may take.
-    pub(crate) grace: Duration,
 }
 
 impl ConnectionAge {

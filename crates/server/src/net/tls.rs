@@ -23,6 +23,7 @@ use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
 use super::client_names::ClientNameVerifier;
+use crate::config::listener_options::ListenerTlsFiles;
 use crate::logging::rate_limited_log::RateLimitedLog;
 
 /// Maximum time of a handshake: many round trips even on a bad line.
@@ -30,19 +31,6 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the files are checked.
 const FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Paths of the certificate files.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct ListenerTlsFiles {
-    /// The server certificate, and the intermediate certificates up to the authority.
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
-    /// The authorities of client certificates. Without them every client is accepted.
-    pub(crate) client_authorities: Option<PathBuf>,
-    /// The names of which a client certificate must have one. Without names every certificate of the authorities is
-    /// accepted.
-    pub(crate) client_names: Vec<String>,
-}
 
 /// Certificates that cannot be used.
 #[derive(Debug, thiserror::Error)]

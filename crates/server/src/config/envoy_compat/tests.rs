@@ -9,8 +9,8 @@ use tidegate_rules::envoy::ChargeOnDenial;
 
 use super::table::{self, VariableSupport};
 use super::*;
+use crate::config::control_plane::ControlPlane;
 use crate::config::store_choice::StoreUrl;
-use crate::policy::xds::ControlPlane;
 
 fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
     let lookup = |name: &str| {

@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use super::{ControlPlane, tls};
+use super::tls;
+use crate::config::control_plane::ControlPlane;
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// Maximum time to connect, TLS included.

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, spawn_blocking};
 
-use super::ControlPlane;
 use super::client::{AdsStream, AdsStreamError};
 use super::wire::{DiscoveryRequest, DiscoveryResponse, RESOURCE_TYPE};
+use crate::config::control_plane::ControlPlane;
 use crate::protobuf::ProtobufError;
 
 /// The type and the bytes of each resource to apply.

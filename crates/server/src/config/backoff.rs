@@ -21,7 +21,7 @@ const MIN_WAIT: Duration = Duration::from_millis(10);
 
 impl Backoff {
     /// The wait after `failures` failures in a row: between half of it and the whole, by a `jitter` between 0 and 1.
-    pub(super) fn wait(self, failures: u32, jitter: f64) -> Duration {
+    pub(crate) fn wait(self, failures: u32, jitter: f64) -> Duration {
         let doubled = self.first.saturating_mul(1 << failures.min(20));
         let whole = doubled.min(self.max).max(MIN_WAIT);
         whole.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)

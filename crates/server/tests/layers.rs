@@ -1,0 +1,47 @@
+//! The allowed dependencies between modules of the server, and between edges: they point one way.
+
+use std::path::Path;
+
+use tidegate_testkit::layers::{AllowedUses, violations, violations_inside};
+
+const ALLOWED_USES: [AllowedUses<'_>; 13] = [
+    ("config", &[]),
+    ("protobuf", &[]),
+    ("logging", &["config"]),
+    ("net", &["config", "logging"]),
+    ("state", &["config", "logging"]),
+    ("decider", &["config", "logging", "net", "state"]),
+    ("policy", &["config", "logging", "protobuf", "decider"]),
+    ("edges", &["config", "logging", "net", "protobuf", "decider", "policy"]),
+    ("app", &["config", "logging", "net", "state", "decider", "policy", "edges"]),
+    ("doctor", &["config", "logging", "state", "policy"]),
+    ("cli", &["config", "logging", "decider", "policy", "edges", "app", "doctor"]),
+    // Only in tests.
+    ("caps", &["net", "edges"]),
+    ("instruction_counts", &["config", "net", "state", "decider", "edges", "app"]),
+];
+
+/// Only the admin listener knows where rules come from.
+const ALLOWED_USES_OF_EDGES: [AllowedUses<'_>; 6] = [
+    ("common", &[]),
+    ("http", &["common"]),
+    ("proxy_auth", &["common"]),
+    ("envoy", &["common"]),
+    ("resp", &["common"]),
+    ("admin", &["common"]),
+];
+
+fn src() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
+}
+
+#[test]
+fn no_module_uses_one_above_it() {
+    assert_eq!(violations(&src(), &ALLOWED_USES), Vec::<String>::new());
+}
+
+#[test]
+fn no_edge_uses_another() {
+    let found = violations_inside(&src().join("edges"), "crate::edges::", &ALLOWED_USES_OF_EDGES);
+    assert_eq!(found, Vec::<String>::new());
+}
