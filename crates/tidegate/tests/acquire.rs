@@ -12,7 +12,7 @@ use tidegate_core::units::Nanos;
 const START: Nanos = Nanos::from_secs(1_700_000_000);
 const TTL: Nanos = Nanos::from_secs(10);
 
-type TestBuilder = LimiterBuilder<Arc<ManualClock>>;
+type AcquireBuilder = LimiterBuilder<Arc<ManualClock>>;
 
 struct AcquireFixture {
     clock: Arc<ManualClock>,
@@ -25,7 +25,7 @@ impl AcquireFixture {
         AcquireFixture::with(rules, |builder| builder)
     }
 
-    fn with(rules: &str, change: impl FnOnce(TestBuilder) -> TestBuilder) -> Self {
+    fn with(rules: &str, change: impl FnOnce(AcquireBuilder) -> AcquireBuilder) -> Self {
         let clock = Arc::new(ManualClock::at(START));
         let builder = Limiter::builder().clock(Arc::clone(&clock)).policy(policy(rules));
         AcquireFixture {

@@ -47,7 +47,7 @@ use crate::stores::redis::{Redis, RedisConfig};
 /// ```
 #[must_use = "a builder does nothing until it builds"]
 pub struct LimiterBuilder<C = SystemClock> {
-    rules: RulesSource,
+    rules: GivenRules,
     secret: Option<Secret>,
     clock: C,
     memory_cap: Option<u64>,
@@ -76,7 +76,7 @@ const MAX_REPLY_TIME: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The rules as given.
-enum RulesSource {
+enum GivenRules {
     Missing,
     Text(String),
     Path(PathBuf),
@@ -107,7 +107,7 @@ pub enum BuildError {
 impl LimiterBuilder {
     pub(super) fn new() -> Self {
         LimiterBuilder {
-            rules: RulesSource::Missing,
+            rules: GivenRules::Missing,
             secret: None,
             clock: SystemClock::new(),
             memory_cap: None,
@@ -121,19 +121,19 @@ impl LimiterBuilder {
 impl<C: Clock + 'static> LimiterBuilder<C> {
     /// Decides by the rules in `text`. `docs/rules.md` describes their language.
     pub fn yaml(mut self, text: impl Into<String>) -> Self {
-        self.rules = RulesSource::Text(text.into());
+        self.rules = GivenRules::Text(text.into());
         self
     }
 
     /// Decides by the rules in a file, or in all files of a folder, and by the keys file that they name.
     pub fn rules_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.rules = RulesSource::Path(path.into());
+        self.rules = GivenRules::Path(path.into());
         self
     }
 
     /// Decides by `policy`.
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.rules = RulesSource::Policy(Box::new(policy));
+        self.rules = GivenRules::Policy(Box::new(policy));
         self
     }
 
@@ -275,13 +275,13 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
         store: impl FnOnce(&Policy, &Secret) -> Result<S, BuildError>,
     ) -> Result<Limiter<S>, BuildError> {
         let policy = match self.rules {
-            RulesSource::Missing => return Err(BuildError::NoRules),
-            RulesSource::Text(text) => {
+            GivenRules::Missing => return Err(BuildError::NoRules),
+            GivenRules::Text(text) => {
                 let file = SourceFile { name: "rules.yaml", text: &text };
                 Policy::parse_for(&[file], capabilities).map_err(LoadError::from)?
             }
-            RulesSource::Path(path) => Policy::load_for(&path, capabilities)?,
-            RulesSource::Policy(policy) => *policy,
+            GivenRules::Path(path) => Policy::load_for(&path, capabilities)?,
+            GivenRules::Policy(policy) => *policy,
         };
         let secret = self.secret.map_or_else(Secret::random, Ok)?;
         let share = self.memory_cap.map(|bytes| bytes / 32);
