@@ -3,28 +3,20 @@
 use http::request::Parts;
 use http::uri::Authority;
 use http::{Method, header};
-use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::path::Path;
-use subtle::ConstantTimeEq;
 
 use crate::config::listen_address::{EndpointAddress, ListenAddress};
 use crate::decider::InputError;
 use crate::edges::common::api_error::ApiError;
-
-/// Shorter tokens can be guessed.
-const MIN_TOKEN_LEN: usize = 16;
+use crate::edges::common::secret_digest::{MIN_SECRET_LEN, SecretDigest};
 
 /// The conditions that a request to the admin listener must meet.
 #[derive(Clone)]
 pub(crate) struct AdminAccess {
-    token: Option<AdminTokenDigest>,
+    token: Option<SecretDigest>,
     hosts: Vec<String>,
 }
-
-/// A token, stored as its digest.
-#[derive(Clone)]
-struct AdminTokenDigest([u8; 32]);
 
 /// Why the admin listener cannot be opened as configured.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +65,7 @@ impl AdminAccess {
             }
         }
         match &self.token {
-            Some(token) if !token.matches(parts) => Err(ApiError::WrongToken),
+            Some(token) if !has_token(parts, token) => Err(ApiError::WrongToken),
             _ => Ok(()),
         }
     }
@@ -86,25 +78,23 @@ impl AdminAccess {
     }
 }
 
-impl AdminTokenDigest {
-    fn matches(&self, parts: &Parts) -> bool {
-        let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some((scheme, token)) = header.and_then(|value| value.split_once([' ', '\t'])) else {
-            return false;
-        };
-        let digest: [u8; 32] = Sha256::digest(token.trim()).into();
-        scheme.eq_ignore_ascii_case("bearer") && bool::from(digest.ct_eq(&self.0))
-    }
+/// Whether the request carries `expected` as a bearer token.
+fn has_token(parts: &Parts, expected: &SecretDigest) -> bool {
+    let header = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let Some((scheme, token)) = header.and_then(|value| value.split_once([' ', '\t'])) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case("bearer") && expected.matches(token.trim().as_bytes())
 }
 
-fn read_token(file: &Path) -> Result<AdminTokenDigest, AdminAccessError> {
+fn read_token(file: &Path) -> Result<SecretDigest, AdminAccessError> {
     let token_file_error = |reason: String| AdminAccessError::TokenFile { file: file.display().to_string(), reason };
     let text = std::fs::read_to_string(file).map_err(|error| token_file_error(error.to_string()))?;
     let token = text.trim();
-    if token.len() < MIN_TOKEN_LEN {
-        return Err(token_file_error(format!("a token has {MIN_TOKEN_LEN} characters or more")));
+    if token.len() < MIN_SECRET_LEN {
+        return Err(token_file_error(format!("a token has {MIN_SECRET_LEN} characters or more")));
     }
-    Ok(AdminTokenDigest(Sha256::digest(token).into()))
+    Ok(SecretDigest::of(token))
 }
 
 /// The authority that the request is addressed to: `host:port`, in lower case. The authority of the target takes

@@ -1,8 +1,9 @@
-//! What several edges share: attributes in normal form, JSON bodies and the error responses of HTTP.
+//! What several edges share: attributes in normal form, JSON bodies, the error responses of HTTP, secrets of clients.
 
 pub(crate) mod api_error;
 mod attributes;
 pub(crate) mod check_body;
 pub(crate) mod json;
+pub(crate) mod secret_digest;
 
 pub(crate) use attributes::{AttributeBuilder, check_name, digest_key};

@@ -2,15 +2,11 @@
 
 use std::path::Path;
 
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
-
-/// Shorter passwords can be guessed.
-const MIN_SAFE_LEN: usize = 16;
+use crate::edges::common::secret_digest::{MIN_SECRET_LEN, SecretDigest};
 
 /// A password, stored as its digest.
 pub(crate) struct RespPassword {
-    digest: [u8; 32],
+    digest: SecretDigest,
     is_short: bool,
 }
 
@@ -27,7 +23,7 @@ impl RespPassword {
     }
 
     pub(super) fn of(password: &str) -> Self {
-        RespPassword { digest: Sha256::digest(password).into(), is_short: password.len() < MIN_SAFE_LEN }
+        RespPassword { digest: SecretDigest::of(password), is_short: password.len() < MIN_SECRET_LEN }
     }
 
     /// Whether it is short enough to be guessed.
@@ -35,9 +31,8 @@ impl RespPassword {
         self.is_short
     }
 
-    /// Whether `given` is the password. Constant time: a near miss takes as long as a wild guess.
+    /// Whether `given` is the password.
     pub(super) fn matches(&self, given: &[u8]) -> bool {
-        let digest: [u8; 32] = Sha256::digest(given).into();
-        digest.ct_eq(&self.digest).into()
+        self.digest.matches(given)
     }
 }

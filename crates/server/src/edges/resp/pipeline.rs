@@ -146,11 +146,16 @@ impl<'b> Pipeline<'_, 'b> {
             return self.queue_command(spec, &arguments);
         }
         match command {
+            // These have usage texts of their own.
             Some(RespCommand::Throttle(dialect)) => self.throttle(dialect, arguments).await,
             Some(RespCommand::Check) => self.check(arguments, |options| options).await,
             Some(RespCommand::Peek) => self.check(arguments, CheckOptions::peeking).await,
             Some(other) => {
                 self.flush().await;
+                if let Some(spec) = spec.filter(|spec| !spec.accepts_arity(arguments.len())) {
+                    reply_wrong_arity(self.output, &spec.name.to_ascii_lowercase());
+                    return NextStep::Continue;
+                }
                 return self.run_alone(other, arguments).await;
             }
             None => {
@@ -166,7 +171,7 @@ impl<'b> Pipeline<'_, 'b> {
         match command {
             RespCommand::Refund => self.refund(&arguments).await,
             RespCommand::Transaction(step) => {
-                return self.run_transaction_command(step, &arguments).await;
+                return self.run_transaction_command(step).await;
             }
             RespCommand::Connection(command) => {
                 let password = self.resp.password();
@@ -197,11 +202,7 @@ impl<'b> Pipeline<'_, 'b> {
         NextStep::Continue
     }
 
-    async fn run_transaction_command(&mut self, command: TransactionCommand, arguments: &Arguments<'_>) -> NextStep {
-        if arguments.len() > 1 {
-            reply_wrong_arity(self.output, &echo(&arguments[0]).to_ascii_lowercase());
-            return NextStep::Continue;
-        }
+    async fn run_transaction_command(&mut self, command: TransactionCommand) -> NextStep {
         let transaction = &mut self.session.transaction;
         let Some(queued) = transaction::execute(command, transaction, self.output) else {
             return NextStep::Continue;
@@ -322,10 +323,7 @@ impl<'b> Pipeline<'_, 'b> {
     }
 
     async fn refund(&mut self, arguments: &Arguments<'_>) {
-        let [_, receipt] = arguments.as_slice() else {
-            return reply_wrong_arity(self.output, "tg.refund");
-        };
-        let Ok(receipt) = std::str::from_utf8(receipt) else {
+        let Ok(receipt) = std::str::from_utf8(&arguments[1]) else {
             return reply::error(self.output, "ERR receipt: is not UTF-8");
         };
         match self.resp.decider().refund(Edge::Resp, receipt).await {
