@@ -261,7 +261,7 @@ async fn reserve(decider: &Decider, id: &DecisionId, style: BodyStyle, body: &[u
     let parsed = wire::parse_reserve(body)?;
     let again = || wire::parse_reserve(body).ok().map(|parsed| parsed.request);
     let reserved = decider.reserve(id, parsed.request, parsed.ttl, again).await?;
-    let reservation = reserved.token.as_deref().map(|token| (token, reserved.ttl.into()));
+    let reservation = reserved.token.as_deref().map(|token| (token, reserved.ttl));
     let context = ResponseContext { reservation, ..decider.context(id, style) };
     Ok(to_response(response(&reserved.decision, &context)))
 }
