@@ -5,51 +5,14 @@
 //!
 //! - Ahead of the store: `deny_cache` remembers denials, `lease` decides by leases, `lenient` by the last synced
 //!   state. `split_set` separates the charges that these decide from the rest of a set.
-//! - Per shard: `shards` divides a request among the shards. `fallback` decides by this node's share
-//!   (`local_fallback`) while a shard is down or not trusted, and by the newest state (`late`) while its reply is
-//!   late. `guard` puts `deadline`, `bulkhead` and `breaker` around the shard.
-//! - Per shard, in the background: `supervisor` pings, restores `mirror` and `open_permits` into a shard that lost
-//!   them, and charges the units of `write_back`. `recovery_state` decides when a shard is trusted and tracks its
-//!   `membership`, `store_clock` estimates its time, `clock_watch` checks its clock.
-//! - Per node: `node_state` holds the mirror, the permits, the write-back queue, the late charges and
-//!   `local_reservations`. All shards share it.
+//! - The shared store and its shards: [`crate::shard`].
 //!
-//! Each module is a store around a store or a pure state machine. None knows which store is behind it. Time, tasks
-//! and randomness come from a [`Runtime`], so the simulator runs this very code.
+//! Time, tasks and randomness come from a [`Runtime`], so the simulator runs this very code.
 
-mod breaker;
-mod bulkhead;
-mod clock_watch;
-mod deadline;
 mod deny_cache;
-mod event;
-mod eviction;
-mod failure_counts;
-mod fallback;
-mod guard;
-mod in_flight;
-mod join;
-mod late;
 mod lease;
 mod lenient;
-mod local_admissions;
-mod local_fallback;
-mod local_reservations;
-mod membership;
-mod mirror;
-mod node_state;
-mod open_permits;
-mod owned_charge;
-mod recovery_state;
-mod refund;
-mod settings;
-mod shards;
-mod share_usage;
 mod split_set;
-mod store_clock;
-mod striped_map;
-mod supervisor;
-mod write_back;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,21 +21,16 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{NodeId, RuleOptions, Shards};
 use tidegate_core::subject::RuleName;
 
-pub use self::breaker::{Breaker, BreakerChange};
-pub use self::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
 pub use self::deny_cache::DenyCache;
-pub use self::event::{StoreEvent, Watcher};
-pub use self::failure_counts::FailureCounts;
-pub use self::fallback::FallbackStore;
-pub(crate) use self::join::join_all;
 pub use self::lease::{LeaseStats, LeasingStore, Lender};
 pub use self::lenient::{LenientStore, NodeCountFn, Overshoot};
-pub use self::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
-pub use self::open_permits::PermitSync;
-pub use self::settings::{BreakerSettings, ResilienceSettings};
-use self::shards::AggregateObserver;
-pub use self::shards::{ShardObserver, ShardedStore};
 use crate::runtime::Runtime;
+pub(crate) use crate::shard::{AggregateObserver, OwnedCharge, join_all, within};
+pub use crate::shard::{
+    Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
+    ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,
+    ResilienceSettings, ShardObserver, ShardedStore, StoreEvent, Watcher,
+};
 
 /// A shared store that may fail, with all layers of this module around it.
 pub type Resilient<P, R> = DenyCache<LeasingStore<LenientStore<ShardedStore<P, R>, R>, R>, R>;

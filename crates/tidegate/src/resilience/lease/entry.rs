@@ -18,7 +18,7 @@ use tidegate_core::units::{Cost, Nanos};
 use super::hot_key::HotKeyDetector;
 use super::leased_counter::{HeldLease, LeasedCounter, fits_in_lease};
 use super::refill::Refill;
-use crate::resilience::owned_charge::OwnedCharge;
+use crate::resilience::OwnedCharge;
 
 /// Units taken for one charge, from one lease or several.
 #[derive(Clone, Debug)]

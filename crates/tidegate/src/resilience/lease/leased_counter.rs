@@ -13,8 +13,8 @@ use tidegate_core::units::{Cost, Nanos};
 use super::hot_key::HotKeyDetector;
 use super::rate_estimate::RateEstimate;
 use super::refill::Refill;
+use crate::resilience::OwnedCharge;
 use crate::resilience::deny_cache::{MAX_DENIAL_HOLD, denial_hold};
-use crate::resilience::owned_charge::OwnedCharge;
 
 /// Leases are drawn only where at least this many requests come within the planning horizon. With fewer, the units
 /// that lie idle in leases are worth more than the round trips they save.

@@ -13,8 +13,8 @@ use tidegate_core::units::Nanos;
 use super::entry::LeaseAttempt;
 use super::refill::Refill;
 use super::{LeaseDecision, LeasingStore, LeasingStoreInner, Lender, PartialDecision, is_leased};
-use crate::resilience::deadline::within;
-use crate::resilience::join::join_all;
+use crate::resilience::join_all;
+use crate::resilience::within;
 use crate::runtime::Runtime;
 
 /// How many refills a request waits for, one after another. Each draw is larger than the one before, so a few serve any

@@ -13,8 +13,8 @@ use tidegate_core::units::{Cost, Nanos};
 use super::deadlines::Deadlines;
 use super::entry::UnusedLease;
 use super::{LeaseInFlight, LeasingStoreInner, Lender};
-use crate::resilience::deadline::within;
-use crate::resilience::join::join_all;
+use crate::resilience::join_all;
+use crate::resilience::within;
 use crate::runtime::Runtime;
 
 /// The longest time between two rounds: a lease drawn in between may expire before those that were there.

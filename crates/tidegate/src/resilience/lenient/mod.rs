@@ -32,8 +32,8 @@ use tidegate_core::units::Nanos;
 use self::view::LenientView;
 use super::lease::Lender;
 use super::split_set::SplitSet;
-use super::striped_map::StripedMap;
 use crate::runtime::Runtime;
+use crate::shard::StripedMap;
 
 /// How often a view is synced.
 const SYNC_INTERVAL: Nanos = Nanos::from_millis(45);

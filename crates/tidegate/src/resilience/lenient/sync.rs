@@ -14,8 +14,8 @@ use tidegate_core::units::Nanos;
 
 use super::view::{LenientView, SyncUpdate};
 use super::{LenientStoreInner, Overshoot, SYNC_INTERVAL};
-use crate::resilience::deadline::within;
-use crate::resilience::join::join_all;
+use crate::resilience::join_all;
+use crate::resilience::within;
 use crate::runtime::Runtime;
 
 /// The longest time that a flush may take.

@@ -10,7 +10,7 @@ use tidegate_core::store::{Charge, CounterSnapshot, LimitReading};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::{MAX_PROPAGATION_DELAY, MAX_STALENESS, Overshoot, SYNC_INTERVAL, SYNC_TIMEOUT};
-use crate::resilience::owned_charge::OwnedCharge;
+use crate::resilience::OwnedCharge;
 
 /// A counter as this node sees it.
 pub(super) struct LenientView {

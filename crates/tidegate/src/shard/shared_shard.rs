@@ -1,0 +1,436 @@
+//! Supervises one shard for one node: what the node knows of the shard, and whether it trusts it.
+//!
+//! `recovery` pings (which is also this node's heartbeat) and restores the mirror; `push` charges pending units. Both
+//! are background work, never on the path of a decision. `permits` syncs permits, `late` decides while a reply is late
+//! and awaits it, `clock` checks the shard's clock. All of them call the store through the guard.
+//!
+//! Invariants: the state of recovery changes only in `update_recovery_state`, which publishes the membership under
+//! the same lock; decisions read only what is published. At most one task recovers, and at most one pushes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tidegate_core::algorithms::Division;
+use tidegate_core::store::{Charge, ChargeSet, CounterSnapshot, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
+use tidegate_core::units::Nanos;
+
+use crate::runtime::Runtime;
+use crate::shard::call::StoreGuard;
+use crate::shard::event::{StoreEvent, Watcher};
+use crate::shard::node::NodeState;
+use crate::shard::node::local_fallback::{LocalContext, LocalIntent};
+use crate::shard::node::mirror::ObservedAt;
+use crate::shard::recovery;
+use crate::shard::recovery::clock_watch::{ClockReading, ClockWatch};
+use crate::shard::recovery::membership::Membership;
+use crate::shard::recovery::recovery_state::RecoveryState;
+use crate::shard::recovery::store_clock::StoreClock;
+use crate::shard::settings::ResilienceSettings;
+
+/// Counters in one call to the store: enough to fill a packet, few enough to be quick.
+pub(crate) const MAX_PER_CALL: usize = 32;
+/// Hash slots in flight at once, one call each: together they are still quick.
+pub(crate) const MAX_CONCURRENT_CALLS: usize = 32;
+
+/// One shard as this node sees it. `node_state` is shared with the node's other shards; a supervisor touches only the
+/// counters that its shard holds.
+pub(crate) struct SharedShard<S, R> {
+    pub(crate) guard: StoreGuard<S, R>,
+    pub(crate) runtime: R,
+    pub(crate) node_state: Arc<NodeState>,
+    pub(crate) clock: StoreClock,
+    /// Compares the shard's clock with this node's wall clock.
+    clock_watch: Mutex<ClockWatch>,
+    /// Changed only through `update_recovery_state`, which publishes the membership.
+    recovery_state: Mutex<RecoveryState>,
+    /// Published from `recovery_state` for decisions: the nodes and the epoch.
+    membership: ArcSwap<Membership>,
+    /// Published for decisions: whether the store is trusted. Set only after the push that follows a recovery.
+    exact: AtomicBool,
+    settings: ResilienceSettings,
+    watcher: Watcher,
+    /// When the last ping that confirmed the epoch was sent.
+    epoch_confirmed_at: AtomicU64,
+    recovering: AtomicBool,
+    pushing: AtomicBool,
+    ping_queued: AtomicBool,
+    syncing_permits: AtomicBool,
+    /// When the newest ping with a reply was sent.
+    last_ping_reply: AtomicU64,
+    /// When the breaker last closed, as of the last ping.
+    last_closed_at: AtomicU64,
+    /// When a node that had ended without its store first trusted it.
+    reached_at: AtomicU64,
+}
+
+/// What may be done with a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ShardState {
+    /// Nothing: the breaker is open, and only pings reach it. This node's share decides.
+    Down,
+    /// It replies and may lack counts: this node restores what it remembers, and its share decides.
+    Recovering,
+    /// It decides.
+    Exact,
+}
+
+/// When a request was sent, by the local clock, and the epoch of the store at that time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestStamp {
+    pub(crate) at: Nanos,
+    pub(crate) epoch: Option<Epoch>,
+}
+
+impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
+    /// A shard without a status yet, which is pinged from now on; or no shard at all. `time` is its probable time.
+    pub(crate) fn new(
+        store: Option<S>,
+        node_state: Arc<NodeState>,
+        runtime: R,
+        me: NodeId,
+        time: Nanos,
+        settings: ResilienceSettings,
+        watcher: Watcher,
+    ) -> Arc<Self> {
+        let recovery_state = RecoveryState::new(me, &settings);
+        let exists = store.is_some();
+        let shard = Arc::new(SharedShard {
+            membership: ArcSwap::from_pointee(recovery_state.membership()),
+            recovery_state: Mutex::new(recovery_state),
+            guard: StoreGuard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
+            node_state,
+            clock: StoreClock::new(runtime.now(), time),
+            clock_watch: Mutex::new(ClockWatch::new(settings.clock_tolerance)),
+            exact: AtomicBool::new(false),
+            runtime,
+            settings,
+            watcher,
+            recovering: AtomicBool::new(false),
+            pushing: AtomicBool::new(false),
+            ping_queued: AtomicBool::new(false),
+            syncing_permits: AtomicBool::new(false),
+            last_ping_reply: AtomicU64::new(0),
+            last_closed_at: AtomicU64::new(0),
+            reached_at: AtomicU64::new(0),
+            epoch_confirmed_at: AtomicU64::new(0),
+        });
+        if exists {
+            let pings = recovery::run_pings(Arc::downgrade(&shard), shard.runtime.clone());
+            shard.runtime.spawn(pings);
+        }
+        shard
+    }
+
+    /// The store's time, as this node estimates it.
+    pub(crate) fn store_time(&self) -> Nanos {
+        self.clock.at(self.runtime.now())
+    }
+
+    /// What may be done with the shard.
+    pub(crate) fn state(&self) -> ShardState {
+        match (self.guard.is_open(), self.is_exact()) {
+            (true, _) => ShardState::Down,
+            (false, true) => ShardState::Exact,
+            (false, false) => ShardState::Recovering,
+        }
+    }
+
+    /// Whether the shard was trusted when it last replied. It may be down by now: then a call fails at once.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact.load(Ordering::Acquire)
+    }
+
+    /// The shard's epoch while it is trusted about the counter of `charge`, `None` otherwise. A shard that reports no
+    /// epoch has a constant one.
+    pub(crate) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        let trusted = !self.decides_locally(&ChargeSet::of_one(charge.clone()));
+        trusted.then(|| self.guard.epoch().unwrap_or(Epoch(0)))
+    }
+
+    /// What a decision without the shard depends on.
+    pub(crate) fn local_context(&self) -> LocalContext<'_> {
+        LocalContext {
+            membership: self.membership.load_full(),
+            mirror: &self.node_state.mirror,
+            now: self.store_time(),
+        }
+    }
+
+    /// Decides by this node's shares.
+    pub(crate) fn decide_by_share(&self, set: &ChargeSet<'_>, intent: LocalIntent) -> Outcome {
+        self.node_state.local_fallback.decide(set, intent, &self.local_context())
+    }
+
+    /// This node's share of a counter's limits.
+    pub(crate) fn division(&self, counter: u128) -> Division {
+        self.membership.load().division(counter)
+    }
+
+    /// Whether a set must be decided without the store.
+    pub(crate) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
+        let must_decide_locally =
+            || set.charges.iter().any(|c| self.node_state.local_fallback.write_back.must_decide_locally(c.counter()));
+        !self.is_exact() || must_decide_locally()
+    }
+
+    /// `trusts_reply` for a charge that was sent while the store was trusted. Another reply may have revealed a loss
+    /// since: a restore that is still to come would absorb this charge.
+    pub(crate) fn still_trusts_reply(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: RequestStamp,
+    ) -> bool {
+        self.is_exact() && self.trusts_reply(set, outcome, sent)
+    }
+
+    /// The stamp of a request that is sent now.
+    pub(crate) fn sent_now(&self) -> RequestStamp {
+        RequestStamp { at: self.runtime.now(), epoch: self.guard.epoch() }
+    }
+
+    /// Whether the store has begun another epoch since a request was sent: its charge is lost with the old epoch. The
+    /// node may already trust the new one.
+    fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
+        if self.detect_loss() {
+            return true;
+        }
+        let current = self.guard.epoch();
+        current.is_some_and(|current| sent.epoch.is_some_and(|epoch| epoch != current))
+    }
+
+    /// Whether the store shows that it may have lost counts: it has a new epoch, or hash slots have moved to it that
+    /// may be incomplete.
+    pub(crate) fn detect_loss(self: &Arc<Self>) -> bool {
+        if self.check_incomplete_slots() {
+            return true;
+        }
+        let is_new_epoch = self.guard.epoch().is_some_and(|epoch| self.is_new_epoch(epoch));
+        if is_new_epoch {
+            self.mark_lost();
+        }
+        is_new_epoch
+    }
+
+    /// Reports a charge that was sent and not confirmed: the store may count it in addition to its write-back.
+    pub(crate) fn report_unconfirmed(&self, set: &ChargeSet<'_>) {
+        let units = set.charges.iter().map(|charge| charge.cost.get()).sum();
+        (self.watcher)(StoreEvent::Unconfirmed { units });
+    }
+
+    /// Whether a reply is from a store that has lost nothing. If so, records it in the mirror.
+    pub(crate) fn trusts_reply(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
+        if self.epoch_changed(sent) {
+            return false;
+        }
+        let mut seen = set.charges.iter().zip(&outcome.snapshots);
+        if seen.any(|(charge, seen)| self.is_record_lost(charge, seen, outcome.at)) {
+            self.mark_lost();
+            return false;
+        }
+        self.record_seen(set, outcome, sent.at);
+        true
+    }
+
+    /// Whether the store has lost the record of a counter that the mirror holds.
+    fn is_record_lost(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> bool {
+        let now = self.runtime.now();
+        !seen.existed && self.node_state.mirror.has_live(charge, at, now)
+    }
+
+    /// The store has charged pending units. Returns, for each charge, the units that it will not count after all: the
+    /// record was lost, and restoring it absorbs some of them. `None` if the store has begun another epoch, which may
+    /// lack all of them.
+    pub(crate) fn units_lost_on_restore(
+        self: &Arc<Self>,
+        set: &ChargeSet<'_>,
+        outcome: &Outcome,
+        sent: RequestStamp,
+    ) -> Option<Vec<u64>> {
+        if self.epoch_changed(sent) {
+            return None;
+        }
+        let mut lost_units = vec![0; set.charges.len()];
+        let mut any_lost = false;
+        for (i, charge) in set.charges.iter().enumerate() {
+            let Some(seen) = outcome.snapshots.get(i) else {
+                continue;
+            };
+            if self.is_record_lost(charge, seen, outcome.at) {
+                any_lost = true;
+                lost_units[i] = self.node_state.mirror.lost_on_restore(charge, seen, outcome.at);
+            } else {
+                self.record_counter(charge, i, outcome, sent.at);
+            }
+        }
+        if any_lost {
+            self.mark_lost();
+        }
+        Some(lost_units)
+    }
+
+    fn is_new_epoch(&self, epoch: Epoch) -> bool {
+        let known = self.membership.load().epoch;
+        known.is_some_and(|known| known != epoch)
+    }
+
+    fn record_seen(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+        for (i, charge) in set.charges.iter().enumerate() {
+            self.record_counter(charge, i, outcome, sent);
+        }
+    }
+
+    /// Records the counter of the `i`th charge of a decided set.
+    fn record_counter(self: &Arc<Self>, charge: &Charge<'_>, i: usize, outcome: &Outcome, sent: Nanos) {
+        let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.snapshots.get(i)) else {
+            return;
+        };
+        let now = self.runtime.now();
+        self.clock.record(sent, now, outcome.at);
+        let observed = ObservedAt { now, confirmed: Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire)), sent };
+        let spent = if outcome.admitted && reading.verdict.allows() { charge.cost.get() } else { 0 };
+        let mirror = &self.node_state.mirror;
+        if mirror.record(charge, spent, seen, outcome.at, observed) {
+            self.ping_soon();
+        }
+    }
+
+    /// The store has lost counts: decides locally from now on, and restores the mirror.
+    pub(crate) fn mark_lost(self: &Arc<Self>) {
+        self.record_loss(RecoveryState::mark_lost);
+    }
+
+    /// The store may lack counts that it should have, whatever was restored so far.
+    pub(crate) fn mark_counts_missing(self: &Arc<Self>) {
+        self.record_loss(RecoveryState::mark_counts_missing);
+    }
+
+    /// Whether hash slots have moved to the store that may be incomplete. Marks their counts as missing.
+    pub(crate) fn check_incomplete_slots(self: &Arc<Self>) -> bool {
+        let hash_slots = self.guard.take_incomplete_hash_slots();
+        let is_incomplete = !hash_slots.is_empty();
+        if is_incomplete {
+            self.record_loss(|recovery_state, now| recovery_state.mark_slots_missing(hash_slots, now));
+        }
+        is_incomplete
+    }
+
+    fn record_loss(self: &Arc<Self>, mark: impl FnOnce(&mut RecoveryState, Nanos) -> bool) {
+        let now = self.runtime.now();
+        let was_exact = self.update_recovery_state(|recovery_state| {
+            let was_exact = mark(recovery_state, now);
+            self.exact.store(false, Ordering::Release);
+            was_exact
+        });
+        if was_exact {
+            self.report_loss();
+            self.recover_soon();
+        }
+    }
+
+    /// The store has turned out to have lost counts. Units that it admitted after the loss and before its discovery are
+    /// pending: no node's mirror includes them.
+    fn report_loss(&self) {
+        let (mirror, write_back) = (&self.node_state.mirror, &self.node_state.local_fallback.write_back);
+        let confirmed = Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire));
+        let holds = |subject| self.guard.hash_slot(subject).is_some();
+        let late = &self.node_state.late;
+        late.update_active(|ledger| ledger.void_credits(|charge| holds(charge.subject)));
+        for (charge, admitted) in mirror.take_suspect_charges(holds, confirmed) {
+            let (charge, now) = (charge.with_cost(admitted), self.store_time());
+            let empty_at = mirror.empties_at(&charge).unwrap_or(now);
+            write_back.add(&charge, &charge.limit, now, empty_at);
+        }
+        (self.watcher)(StoreEvent::CountsLost);
+    }
+
+    /// Changes the state of recovery, and publishes what decisions need of it.
+    fn update_recovery_state<T>(&self, change: impl FnOnce(&mut RecoveryState) -> T) -> T {
+        let mut recovery_state = self.recovery_state.lock();
+        let result = change(&mut recovery_state);
+        let membership = recovery_state.membership();
+        // Published under the lock, so that changes are published in their order.
+        if **self.membership.load() != membership {
+            self.membership.store(Arc::new(membership));
+        }
+        result
+    }
+
+    /// The store's time was `at`, in an exchange that has just ended and took `took`.
+    pub(crate) fn check_clock(&self, took: Nanos, at: Nanos) {
+        let sent = self.runtime.wall().since(took);
+        let events = self.clock_watch.lock().record(sent, took, at);
+        for event in events {
+            (self.watcher)(StoreEvent::Clock(event));
+        }
+    }
+
+    /// The offset of the clocks, once there was a reply.
+    pub(crate) fn clock_reading(&self) -> Option<ClockReading> {
+        self.clock_watch.lock().reading()
+    }
+
+    /// The members as last listed, once the list is complete.
+    pub(crate) fn members(&self) -> Vec<NodeId> {
+        self.recovery_state.lock().members()
+    }
+}
+
+/// Groups items by hash slot, in the order in which the hash slots first occur: a call is for one hash slot.
+pub(crate) fn by_hash_slot<T: Clone>(all: &[(HashSlot, T)]) -> Vec<Vec<T>> {
+    let mut positions: BTreeMap<HashSlot, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<T>> = Vec::new();
+    for (hash_slot, one) in all {
+        let position = *positions.entry(*hash_slot).or_insert(groups.len());
+        if position == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[position].push(one.clone());
+    }
+    groups
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use tidegate_core::store::StoreStatus;
+
+    use super::*;
+    use crate::runtime::TokioRuntime;
+    use crate::stores::redis::RedisStore;
+
+    fn supervisor() -> Arc<SharedShard<RedisStore, TokioRuntime>> {
+        let settings = ResilienceSettings::default();
+        let node_state = Arc::new(NodeState::new(Nanos::ZERO, &settings));
+        let runtime = TokioRuntime::new().expect("the system provides randomness");
+        let watcher: Watcher = Arc::new(|_| {});
+        let me = NodeId(1);
+        SharedShard::new(None, node_state, runtime, me, Nanos::ZERO, settings, watcher)
+    }
+
+    /// During an outage every decision of every core once waited for this lock, and hashed all nodes inside it. With
+    /// the lock in the path of a decision, this test never ends.
+    #[test]
+    fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
+        let supervisor = supervisor();
+        let _held = supervisor.recovery_state.lock();
+        assert_eq!(supervisor.division(7).nodes, 8, "the default");
+        assert!(!supervisor.is_new_epoch(Epoch(7)));
+    }
+
+    #[test]
+    fn a_change_of_the_recovery_state_is_published() {
+        let supervisor = supervisor();
+        let status =
+            StoreStatus { epoch: Epoch(7), at: Nanos::ZERO, complete_until: Nanos::ZERO, heartbeats: Vec::new() };
+        for second in [1, 2] {
+            let now = Nanos::from_secs(second);
+            supervisor.update_recovery_state(|recovery_state| recovery_state.on_status(&status, now, || false));
+        }
+        assert!(supervisor.is_new_epoch(Epoch(8)) && !supervisor.is_new_epoch(Epoch(7)));
+        let division = supervisor.division(7);
+        assert_eq!((division.nodes, division.rank), (1, Some(0)));
+    }
+}
