@@ -43,27 +43,27 @@ pub(crate) struct SharedShard<S, R> {
     pub(crate) node_state: Arc<NodeState>,
     pub(crate) clock: StoreClock,
     /// Compares the shard's clock with this node's wall clock.
-    clock_watch: Mutex<ClockWatch>,
+    pub(super) clock_watch: Mutex<ClockWatch>,
     /// Changed only through `update_recovery_state`, which publishes the membership.
-    recovery_state: Mutex<RecoveryState>,
+    pub(super) recovery_state: Mutex<RecoveryState>,
     /// Published from `recovery_state` for decisions: the nodes and the epoch.
-    membership: ArcSwap<Membership>,
+    pub(super) membership: ArcSwap<Membership>,
     /// Published for decisions: whether the store is trusted. Set only after the push that follows a recovery.
-    exact: AtomicBool,
-    settings: ResilienceSettings,
-    watcher: Watcher,
+    pub(super) exact: AtomicBool,
+    pub(super) settings: ResilienceSettings,
+    pub(super) watcher: Watcher,
     /// When the last ping that confirmed the epoch was sent.
-    epoch_confirmed_at: AtomicU64,
-    recovering: AtomicBool,
-    pushing: AtomicBool,
-    ping_queued: AtomicBool,
-    syncing_permits: AtomicBool,
+    pub(super) epoch_confirmed_at: AtomicU64,
+    pub(super) recovering: AtomicBool,
+    pub(super) pushing: AtomicBool,
+    pub(super) ping_queued: AtomicBool,
+    pub(super) syncing_permits: AtomicBool,
     /// When the newest ping with a reply was sent.
-    last_ping_reply: AtomicU64,
+    pub(super) last_ping_reply: AtomicU64,
     /// When the breaker last closed, as of the last ping.
-    last_closed_at: AtomicU64,
+    pub(super) last_closed_at: AtomicU64,
     /// When a node that had ended without its store first trusted it.
-    reached_at: AtomicU64,
+    pub(super) reached_at: AtomicU64,
 }
 
 /// What may be done with a shard.
@@ -194,7 +194,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Whether the store has begun another epoch since a request was sent: its charge is lost with the old epoch. The
     /// node may already trust the new one.
-    fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
+    pub(super) fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
         if self.detect_loss() {
             return true;
         }
@@ -236,7 +236,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// Whether the store has lost the record of a counter that the mirror holds.
-    fn is_record_lost(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> bool {
+    pub(super) fn is_record_lost(&self, charge: &Charge<'_>, seen: &CounterSnapshot, at: Nanos) -> bool {
         let now = self.runtime.now();
         !seen.existed && self.node_state.mirror.has_live(charge, at, now)
     }
@@ -272,19 +272,19 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         Some(lost_units)
     }
 
-    fn is_new_epoch(&self, epoch: Epoch) -> bool {
+    pub(super) fn is_new_epoch(&self, epoch: Epoch) -> bool {
         let known = self.membership.load().epoch;
         known.is_some_and(|known| known != epoch)
     }
 
-    fn record_seen(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
+    pub(super) fn record_seen(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: Nanos) {
         for (i, charge) in set.charges.iter().enumerate() {
             self.record_counter(charge, i, outcome, sent);
         }
     }
 
     /// Records the counter of the `i`th charge of a decided set.
-    fn record_counter(self: &Arc<Self>, charge: &Charge<'_>, i: usize, outcome: &Outcome, sent: Nanos) {
+    pub(super) fn record_counter(self: &Arc<Self>, charge: &Charge<'_>, i: usize, outcome: &Outcome, sent: Nanos) {
         let (Some(reading), Some(seen)) = (outcome.readings.get(i), outcome.snapshots.get(i)) else {
             return;
         };
@@ -318,7 +318,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         is_incomplete
     }
 
-    fn record_loss(self: &Arc<Self>, mark: impl FnOnce(&mut RecoveryState, Nanos) -> bool) {
+    pub(super) fn record_loss(self: &Arc<Self>, mark: impl FnOnce(&mut RecoveryState, Nanos) -> bool) {
         let now = self.runtime.now();
         let was_exact = self.update_recovery_state(|recovery_state| {
             let was_exact = mark(recovery_state, now);
@@ -333,7 +333,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// The store has turned out to have lost counts. Units that it admitted after the loss and before its discovery are
     /// pending: no node's mirror includes them.
-    fn report_loss(&self) {
+    pub(super) fn report_loss(&self) {
         let (mirror, write_back) = (&self.node_state.mirror, &self.node_state.local_fallback.write_back);
         let confirmed = Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire));
         let holds = |subject| self.guard.hash_slot(subject).is_some();
@@ -348,7 +348,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// Changes the state of recovery, and publishes what decisions need of it.
-    fn update_recovery_state<T>(&self, change: impl FnOnce(&mut RecoveryState) -> T) -> T {
+    pub(super) fn update_recovery_state<T>(&self, change: impl FnOnce(&mut RecoveryState) -> T) -> T {
         let mut recovery_state = self.recovery_state.lock();
         let result = change(&mut recovery_state);
         let membership = recovery_state.membership();
@@ -401,7 +401,7 @@ mod tests {
     use crate::runtime::TokioRuntime;
     use crate::stores::redis::RedisStore;
 
-    fn supervisor() -> Arc<SharedShard<RedisStore, TokioRuntime>> {
+    pub(super) fn supervisor() -> Arc<SharedShard<RedisStore, TokioRuntime>> {
         let settings = ResilienceSettings::default();
         let node_state = Arc::new(NodeState::new(Nanos::ZERO, &settings));
         let runtime = TokioRuntime::new().expect("the system provides randomness");
@@ -413,7 +413,7 @@ mod tests {
     /// During an outage every decision of every core once waited for this lock, and hashed all nodes inside it. With
     /// the lock in the path of a decision, this test never ends.
     #[test]
-    fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
+    pub(super) fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
         let supervisor = supervisor();
         let _held = supervisor.recovery_state.lock();
         assert_eq!(supervisor.division(7).nodes, 8, "the default");
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_recovery_state_is_published() {
+    pub(super) fn a_change_of_the_recovery_state_is_published() {
         let supervisor = supervisor();
         let status =
             StoreStatus { epoch: Epoch(7), at: Nanos::ZERO, complete_until: Nanos::ZERO, heartbeats: Vec::new() };

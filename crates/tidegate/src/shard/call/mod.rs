@@ -15,8 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Epoch, FailureCause, FailureKind, HashSlot, Heartbeat, Inspection, LeaseReply, Outcome,
-    PermitReply, PermitRequest, Probe, Refund, Refunded, Reserve, Restore, Settle, Settled, Store, StoreError,
+    ChargeSet, Epoch, FailureCause, FailureKind, HashSlot, Heartbeat, Outcome, Probe, Reserve, Store, StoreError,
     StoreResult, StoreStatus,
 };
 use tidegate_core::subject::Fingerprint;

@@ -5,12 +5,12 @@ use std::pin::Pin;
 
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, Store, StoreResult, Used,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult, Used,
 };
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use crate::resilience::lease::Lender;
+use crate::resilience::Lender;
 use crate::runtime::{Runtime, mix};
 use crate::shard::join::join_all;
 use crate::shard::refund::ChargeKind;
