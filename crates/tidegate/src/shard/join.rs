@@ -1,125 +1,26 @@
 //! Waits for several futures at once.
-//!
-//! Each future has its own waker, so a wake polls only its own future: the work grows with the number of futures,
-//! not with its square. Wakers only record which future is ready, so any executor will do, and the order of polling
-//! follows from the order of wakes.
 
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
 
-use parking_lot::Mutex;
+use futures_util::stream::{Collect, FuturesOrdered, StreamExt};
 
-/// The outputs of all `futures`, in order. The futures are in flight at the same time. Dropping it drops the
-/// unfinished ones.
-pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Joined<F> {
-    let ready = Arc::<ReadyQueue>::default();
-    let task = |(index, future)| {
-        let wakes = Arc::new(WakeOne { index, is_queued: AtomicBool::new(true), ready: Arc::clone(&ready) });
-        Joining { state: JoinState::Running(Box::pin(future)), waker: Waker::from(Arc::clone(&wakes)), wakes }
-    };
-    let tasks: Vec<_> = futures.into_iter().enumerate().map(task).collect();
-    *ready.queue.lock() = (0..tasks.len()).collect();
-    Joined { unfinished: tasks.len(), tasks, ready }
-}
-
-/// Futures in flight, and the outputs of the finished ones.
-pub(crate) struct Joined<F: Future> {
-    tasks: Vec<Joining<F>>,
-    unfinished: usize,
-    ready: Arc<ReadyQueue>,
-}
-
-struct Joining<F: Future> {
-    state: JoinState<F>,
-    wakes: Arc<WakeOne>,
-    waker: Waker,
-}
-
-enum JoinState<F: Future> {
-    Running(Pin<Box<F>>),
-    Finished(Option<F::Output>),
-}
-
-/// The futures to poll next, and the waker of the task that awaits all of them.
-#[derive(Default)]
-struct ReadyQueue {
-    queue: Mutex<Vec<usize>>,
-    parent: Mutex<Option<Waker>>,
-}
-
-/// Wakes one of the futures.
-struct WakeOne {
-    index: usize,
-    is_queued: AtomicBool,
-    ready: Arc<ReadyQueue>,
-}
-
-impl Wake for WakeOne {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if self.is_queued.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.ready.queue.lock().push(self.index);
-        let parent = self.ready.parent.lock().clone();
-        if let Some(parent) = parent {
-            parent.wake();
-        }
-    }
-}
-
-impl<F: Future> Joining<F> {
-    /// Polls the future; true if that finished it.
-    fn poll(&mut self) -> bool {
-        // Unset first: a wake while it is polled must queue it again.
-        self.wakes.is_queued.store(false, Ordering::Release);
-        let JoinState::Running(future) = &mut self.state else {
-            return false;
-        };
-        let mut context = Context::from_waker(&self.waker);
-        let Poll::Ready(output) = future.as_mut().poll(&mut context) else {
-            return false;
-        };
-        self.state = JoinState::Finished(Some(output));
-        true
-    }
-}
-
-// Only the boxed futures are pinned.
-impl<F: Future> Unpin for Joined<F> {}
-
-impl<F: Future> Future for Joined<F> {
-    type Output = Vec<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<F::Output>> {
-        self.ready.parent.lock().replace(context.waker().clone());
-        let queue = std::mem::take(&mut *self.ready.queue.lock());
-        for index in queue {
-            let finished = self.tasks[index].poll();
-            self.unfinished -= usize::from(finished);
-        }
-        if self.unfinished > 0 {
-            return Poll::Pending;
-        }
-        let outputs = self.tasks.iter_mut().filter_map(|task| match &mut task.state {
-            JoinState::Finished(output) => output.take(),
-            JoinState::Running(_) => None,
-        });
-        Poll::Ready(outputs.collect())
-    }
+/// The outputs of all `futures`, in order. The futures are in flight at the same time, and a wake polls only its own.
+/// Dropping it drops the unfinished ones.
+pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
+    futures.into_iter().collect::<FuturesOrdered<F>>().collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::future::poll_fn;
-    use std::sync::atomic::AtomicUsize;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use parking_lot::Mutex;
+
+    use super::*;
 
     /// Futures that finish when their gate opens, and how often any of them was polled.
     #[derive(Default)]

@@ -77,23 +77,23 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Spawns a task that awaits late replies and records them.
     pub(crate) fn await_late(self: &Arc<Self>, late: LateReply, requests: Vec<OutstandingRequest>, kind: ChargeKind) {
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
             let (sent, epoch) = (late.sent, late.epoch);
             let sets: Vec<ChargeSet<'_>> = requests.iter().map(|r| r.set.set()).collect();
-            let replies = supervisor.guard.await_late_replies(late, &sets).await;
+            let replies = shard.guard.await_late_replies(late, &sets).await;
             let mut replies = replies.into_iter().map(Result::ok);
             for (request, set) in requests.iter().zip(&sets) {
                 let outcome = replies.next().flatten();
-                supervisor.record_late_reply(request, set, outcome, kind, (sent, epoch));
+                shard.record_late_reply(request, set, outcome, kind, (sent, epoch));
             }
             // Credits of these replies that are still unused are refunded.
-            supervisor.runtime.sleep(CREDIT_TTL).await;
-            let now = supervisor.runtime.now();
-            let holds = |charge: &OwnedCharge| supervisor.guard.hash_slot(charge.subject).is_some();
-            let late = &supervisor.node_state.late;
+            shard.runtime.sleep(CREDIT_TTL).await;
+            let now = shard.runtime.now();
+            let holds = |charge: &OwnedCharge| shard.guard.hash_slot(charge.subject).is_some();
+            let late = &shard.node_state.late;
             let expired = late.update_active(|ledger| ledger.expire(now, holds));
-            supervisor.run_effects(expired, epoch);
+            shard.run_effects(expired, epoch);
         });
     }
 

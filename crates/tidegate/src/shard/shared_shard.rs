@@ -1,8 +1,7 @@
-//! Supervises one shard for one node: what the node knows of the shard, and whether it trusts it.
+//! One shard as this node sees it: its state, what is published of it, and what its replies reveal.
 //!
-//! `recovery` pings (which is also this node's heartbeat) and restores the mirror; `push` charges pending units. Both
-//! are background work, never on the path of a decision. `permits` syncs permits, `late` decides while a reply is late
-//! and awaits it, `clock` checks the shard's clock. All of them call the store through the guard.
+//! `decisions`, `verbs` and `late_calls` decide; `recovery` and its modules run in the background, never on the path of a
+//! decision. All of them call the shard through its guard.
 //!
 //! Invariants: the state of recovery changes only in `update_recovery_state`, which publishes the membership under
 //! the same lock; decisions read only what is published. At most one task recovers, and at most one pushes.
@@ -35,8 +34,8 @@ pub(crate) const MAX_PER_CALL: usize = 32;
 /// Hash slots in flight at once, one call each: together they are still quick.
 pub(crate) const MAX_CONCURRENT_CALLS: usize = 32;
 
-/// One shard as this node sees it. `node_state` is shared with the node's other shards; a supervisor touches only the
-/// counters that its shard holds.
+/// One shard as this node sees it. `node_state` is shared with the node's other shards; it touches only the counters
+/// that its shard holds.
 pub(crate) struct SharedShard<S, R> {
     pub(crate) guard: StoreGuard<S, R>,
     pub(crate) runtime: R,
@@ -401,7 +400,7 @@ mod tests {
     use crate::runtime::TokioRuntime;
     use crate::stores::redis::RedisStore;
 
-    pub(super) fn supervisor() -> Arc<SharedShard<RedisStore, TokioRuntime>> {
+    pub(super) fn shard() -> Arc<SharedShard<RedisStore, TokioRuntime>> {
         let settings = ResilienceSettings::default();
         let node_state = Arc::new(NodeState::new(Nanos::ZERO, &settings));
         let runtime = TokioRuntime::new().expect("the system provides randomness");
@@ -414,23 +413,23 @@ mod tests {
     /// the lock in the path of a decision, this test never ends.
     #[test]
     pub(super) fn a_decision_does_not_wait_for_the_lock_of_the_recovery_state() {
-        let supervisor = supervisor();
-        let _held = supervisor.recovery_state.lock();
-        assert_eq!(supervisor.division(7).nodes, 8, "the default");
-        assert!(!supervisor.is_new_epoch(Epoch(7)));
+        let shard = shard();
+        let _held = shard.recovery_state.lock();
+        assert_eq!(shard.division(7).nodes, 8, "the default");
+        assert!(!shard.is_new_epoch(Epoch(7)));
     }
 
     #[test]
     pub(super) fn a_change_of_the_recovery_state_is_published() {
-        let supervisor = supervisor();
+        let shard = shard();
         let status =
             StoreStatus { epoch: Epoch(7), at: Nanos::ZERO, complete_until: Nanos::ZERO, heartbeats: Vec::new() };
         for second in [1, 2] {
             let now = Nanos::from_secs(second);
-            supervisor.update_recovery_state(|recovery_state| recovery_state.on_status(&status, now, || false));
+            shard.update_recovery_state(|recovery_state| recovery_state.on_status(&status, now, || false));
         }
-        assert!(supervisor.is_new_epoch(Epoch(8)) && !supervisor.is_new_epoch(Epoch(7)));
-        let division = supervisor.division(7);
+        assert!(shard.is_new_epoch(Epoch(8)) && !shard.is_new_epoch(Epoch(7)));
+        let division = shard.division(7);
         assert_eq!((division.nodes, division.rank), (1, Some(0)));
     }
 }

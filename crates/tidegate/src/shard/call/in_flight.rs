@@ -60,7 +60,8 @@ pub(crate) enum CallBlockedError {
 /// A call in flight. Dropping it reports it as abandoned.
 pub(crate) struct CallInFlight {
     in_flight: Arc<InFlight>,
-    _permit: Option<BulkheadPermit>,
+    /// `None`: it is a ping.
+    permit: Option<BulkheadPermit>,
     sent: Nanos,
     reported: bool,
 }
@@ -100,7 +101,7 @@ impl InFlight {
     }
 
     fn call(self: &Arc<Self>, permit: Option<BulkheadPermit>, sent: Nanos) -> CallInFlight {
-        CallInFlight { in_flight: Arc::clone(self), _permit: permit, sent, reported: false }
+        CallInFlight { in_flight: Arc::clone(self), permit, sent, reported: false }
     }
 
     /// Opens the breaker if the store has been silent for too long.
@@ -148,8 +149,11 @@ impl CallInFlight {
 
     /// A reply arrived, in time or late.
     pub(crate) fn replied(mut self, now: Nanos) {
-        self.mark_replied();
-        self.in_flight.update(now, |breaker| breaker.replied(now));
+        self.reported = true;
+        self.in_flight.newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
+        let is_ping = self.permit.is_none();
+        let replied = |breaker: &mut Breaker| if is_ping { breaker.ping_replied(now) } else { breaker.replied(now) };
+        self.in_flight.update(now, replied);
     }
 
     /// The call ended with an error.
@@ -159,7 +163,10 @@ impl CallInFlight {
             return;
         }
         self.reported = true;
-        self.in_flight.update(now, |breaker| breaker.failed(now, || cause));
+        let is_ping = self.permit.is_none();
+        self.in_flight.update(now, |breaker| {
+            if is_ping { breaker.ping_failed(now, || cause) } else { breaker.failed(now, || cause) }
+        });
     }
 
     /// The store replied that it cannot use a record. That proves nothing about other records: the store is up.
@@ -170,30 +177,6 @@ impl CallInFlight {
         if in_flight.record_errors.lock().is_due(now) {
             (in_flight.watcher)(StoreEvent::RecordRejected { cause });
         }
-    }
-
-    /// A reply to the ping arrived.
-    pub(crate) fn ping_replied(mut self, now: Nanos) {
-        self.mark_replied();
-        self.in_flight.update(now, |breaker| breaker.ping_replied(now));
-    }
-
-    /// The ping ended with an error.
-    pub(crate) fn ping_failed(mut self, now: Nanos, cause: FailureCause) {
-        self.in_flight.failures.record(&cause);
-        if self.is_outdated() {
-            return;
-        }
-        self.reported = true;
-        self.in_flight.update(now, |breaker| breaker.ping_failed(now, || cause));
-    }
-}
-
-impl CallInFlight {
-    fn mark_replied(&mut self) {
-        self.reported = true;
-        let newest_replied = &self.in_flight.newest_replied;
-        newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
     }
 
     /// Whether a reply to a later call has arrived: then the failure of this one proves nothing about the store. A

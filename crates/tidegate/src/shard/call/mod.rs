@@ -195,26 +195,8 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
     }
 
     fn report_ping(&self, call: CallInFlight, reply: StoreResult<StoreStatus>) -> Option<StoreStatus> {
-        let now = self.runtime.now();
-        match reply {
-            Ok(status) => {
-                call.ping_replied(now);
-                Some(status)
-            }
-            Err(error) if error.is_not_joined() => {
-                call.unsent();
-                None
-            }
-            Err(error) => {
-                let cause = self.cause(&error);
-                if cause.kind == FailureKind::Timeout {
-                    drop(call);
-                } else {
-                    call.ping_failed(now, cause);
-                }
-                None
-            }
-        }
+        self.report(call, &reply);
+        reply.ok()
     }
 
     fn enter(&self) -> Result<CallInFlight, StoreCallError> {

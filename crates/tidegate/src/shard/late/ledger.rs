@@ -71,7 +71,7 @@ pub(crate) enum LateChargeResult {
     Unknown,
 }
 
-/// An effect for the supervisor to run.
+/// An effect for the caller to run.
 #[derive(Clone, Debug)]
 pub(crate) enum LateEffect {
     /// These units were admitted and the store does not count them: charge them by force.

@@ -25,15 +25,15 @@ use crate::shard::owned_charge::OwnedCharge;
 use crate::shard::recovery::recovery_state::{MissingCounts, RecoveryState, RecoveryStep};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, SharedShard, by_hash_slot};
 
-/// Pings until the supervisor is dropped.
-pub(crate) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(supervisor: Weak<SharedShard<S, R>>, runtime: R) {
-    while let Some(supervisor) = supervisor.upgrade() {
-        if !supervisor.recovering.load(Ordering::Acquire) {
-            supervisor.ping().await;
+/// Pings until the shard is dropped.
+pub(crate) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(shard: Weak<SharedShard<S, R>>, runtime: R) {
+    while let Some(shard) = shard.upgrade() {
+        if !shard.recovering.load(Ordering::Acquire) {
+            shard.ping().await;
         }
-        let every = supervisor.settings.ping_interval;
+        let every = shard.settings.ping_interval;
         let tenth = Nanos::new(every.get() / 10);
-        drop(supervisor);
+        drop(shard);
         let wait = every.since(tenth).plus(runtime.jitter(tenth).plus(runtime.jitter(tenth)));
         runtime.sleep(wait).await;
     }
@@ -51,11 +51,11 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 if self.guard.is_open() {
                     self.update_recovery_state(RecoveryState::mark_unreachable);
                 }
-                let supervisor = Arc::clone(self);
+                let shard = Arc::clone(self);
                 self.runtime.spawn(async move {
-                    match supervisor.guard.await_late_ping(ping).await {
-                        Some(status) => supervisor.ping_replied(sent, &status),
-                        None => supervisor.update_recovery_state(RecoveryState::mark_unreachable),
+                    match shard.guard.await_late_ping(ping).await {
+                        Some(status) => shard.ping_replied(sent, &status),
+                        None => shard.update_recovery_state(RecoveryState::mark_unreachable),
                     }
                 });
             }
@@ -123,11 +123,11 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.ping_queued.swap(true, Ordering::AcqRel) {
             return;
         }
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            supervisor.ping().await;
-            supervisor.runtime.sleep(supervisor.settings.recovery_ping_interval).await;
-            supervisor.ping_queued.store(false, Ordering::Release);
+            shard.ping().await;
+            shard.runtime.sleep(shard.settings.recovery_ping_interval).await;
+            shard.ping_queued.store(false, Ordering::Release);
         });
     }
 
@@ -135,10 +135,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.guard.is_open() || self.recovering.swap(true, Ordering::AcqRel) {
             return;
         }
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            supervisor.recover().await;
-            supervisor.recovering.store(false, Ordering::Release);
+            shard.recover().await;
+            shard.recovering.store(false, Ordering::Release);
         });
     }
 

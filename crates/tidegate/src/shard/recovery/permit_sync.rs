@@ -55,10 +55,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if unsynced.is_empty() || !self.is_exact() || self.syncing_permits.swap(true, Ordering::AcqRel) {
             return;
         }
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            supervisor.sync_each_permit(&unsynced).await;
-            supervisor.syncing_permits.store(false, Ordering::Release);
+            shard.sync_each_permit(&unsynced).await;
+            shard.syncing_permits.store(false, Ordering::Release);
         });
     }
 

@@ -53,24 +53,24 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Pushes the bulk of the pending units, and trusts the store after that: the first exact decision is to count
     /// them. The time is bounded, because decisions are local meanwhile.
     pub(crate) fn push_then_trust(self: &Arc<Self>) {
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            if !supervisor.pushing.swap(true, Ordering::AcqRel) {
-                let until = supervisor.runtime.now().plus(supervisor.settings.push_jitter);
-                supervisor.push_pending(until).await;
-                supervisor.pushing.store(false, Ordering::Release);
+            if !shard.pushing.swap(true, Ordering::AcqRel) {
+                let until = shard.runtime.now().plus(shard.settings.push_jitter);
+                shard.push_pending(until).await;
+                shard.pushing.store(false, Ordering::Release);
             }
-            if supervisor.node_state.restarted_without_store.swap(false, Ordering::AcqRel) {
-                supervisor.reached_at.store(supervisor.runtime.now().get(), Ordering::Release);
+            if shard.node_state.restarted_without_store.swap(false, Ordering::AcqRel) {
+                shard.reached_at.store(shard.runtime.now().get(), Ordering::Release);
             }
             let exact = {
-                let recovery_state = supervisor.recovery_state.lock();
-                supervisor.exact.store(recovery_state.is_exact(), Ordering::Release);
+                let recovery_state = shard.recovery_state.lock();
+                shard.exact.store(recovery_state.is_exact(), Ordering::Release);
                 recovery_state.is_exact()
             };
             if exact {
-                (supervisor.watcher)(StoreEvent::Exact);
-                supervisor.push_after(Nanos::ZERO);
+                (shard.watcher)(StoreEvent::Exact);
+                shard.push_after(Nanos::ZERO);
             }
         });
     }
@@ -84,11 +84,11 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.node_state.local_fallback.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let supervisor = Arc::clone(self);
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            supervisor.runtime.sleep(wait).await;
-            supervisor.push_all().await;
-            supervisor.pushing.store(false, Ordering::Release);
+            shard.runtime.sleep(wait).await;
+            shard.push_all().await;
+            shard.pushing.store(false, Ordering::Release);
         });
     }
 

@@ -71,18 +71,10 @@ impl ShardObserver for AggregateObserver {
     }
 
     fn changed(&self, shard: ShardId, event: StoreEvent) {
-        if matches!(
-            event,
-            StoreEvent::CountsLost
-                | StoreEvent::Restored { .. }
-                | StoreEvent::TrustedEarly { .. }
-                | StoreEvent::WrittenBack { .. }
-                | StoreEvent::Unconfirmed { .. }
-                | StoreEvent::LateWrittenBack { .. }
-                | StoreEvent::PendingDropped { .. }
-                | StoreEvent::RecordRejected { .. }
-                | StoreEvent::Clock(_)
-        ) {
+        // Those are published when they change the state of the whole store.
+        let of_whole_store =
+            matches!(event, StoreEvent::BreakerOpened { .. } | StoreEvent::BreakerClosed | StoreEvent::Exact);
+        if !of_whole_store {
             (self.watcher)(event.clone());
         }
         self.publish_change(|shards| {
@@ -94,14 +86,7 @@ impl ShardObserver for AggregateObserver {
                 StoreEvent::BreakerClosed => state.open_by = None,
                 StoreEvent::CountsLost => state.exact = false,
                 StoreEvent::Exact => state.exact = true,
-                StoreEvent::Restored { .. }
-                | StoreEvent::TrustedEarly { .. }
-                | StoreEvent::WrittenBack { .. }
-                | StoreEvent::Unconfirmed { .. }
-                | StoreEvent::LateWrittenBack { .. }
-                | StoreEvent::PendingDropped { .. }
-                | StoreEvent::RecordRejected { .. }
-                | StoreEvent::Clock(_) => {}
+                _ => {}
             }
         });
     }
@@ -138,14 +123,7 @@ mod tests {
                 StoreEvent::BreakerClosed => 'c',
                 StoreEvent::Exact => 'e',
                 StoreEvent::CountsLost => 'l',
-                StoreEvent::Restored { .. }
-                | StoreEvent::TrustedEarly { .. }
-                | StoreEvent::WrittenBack { .. }
-                | StoreEvent::Unconfirmed { .. }
-                | StoreEvent::LateWrittenBack { .. }
-                | StoreEvent::PendingDropped { .. }
-                | StoreEvent::RecordRejected { .. }
-                | StoreEvent::Clock(_) => '.',
+                _ => '.',
             });
         }));
         for word in words.split(' ') {
