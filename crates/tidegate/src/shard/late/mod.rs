@@ -35,7 +35,7 @@ impl LateCharges {
 
     /// Whether a reply may change what can be admitted of a counter.
     pub(crate) fn has_late_charges(&self, counter: u128) -> bool {
-        self.is_active() && self.ledger.lock().has_late_charges(counter)
+        self.read(|ledger| ledger.has_late_charges(counter)).unwrap_or(false)
     }
 
     /// Runs one event of the state machine under the lock.
@@ -47,7 +47,12 @@ impl LateCharges {
         result
     }
 
-    /// Does the same if the ledger may hold anything. Otherwise the event has no effect and is skipped.
+    /// Reads the state machine under the lock, if it may hold anything.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&LateLedger) -> T) -> Option<T> {
+        self.is_active().then(|| look(&self.ledger.lock()))
+    }
+
+    /// Does the same as `update` if the ledger may hold anything. Otherwise the event has no effect and is skipped.
     pub(crate) fn update_active<T: Default>(&self, event: impl FnOnce(&mut LateLedger) -> T) -> T {
         if self.is_active() { self.update(event) } else { T::default() }
     }

@@ -131,16 +131,12 @@ impl NodeState {
         };
         let LocalFallback { write_back, usage, .. } = &self.local_fallback;
         write_back.for_each(at, |charge, units, unshared| visit(charge, units, unshared, at));
-        if self.late.is_active() {
-            self.late.update(|ledger| {
-                let waiting: Vec<OwnedCharge> = ledger.all_waiting().collect();
-                waiting.iter().for_each(|charge| visit(charge, charge.units(), 0, at));
-                let counters: BTreeMap<u128, &OwnedCharge> = waiting.iter().map(|c| (c.counter(), c)).collect();
-                for (counter, charge) in counters {
-                    visit(charge, 0, ledger.unshared(counter), at);
-                }
-            });
-        }
+        self.late.read(|ledger| {
+            let waiting: BTreeMap<u128, OwnedCharge> = ledger.all_waiting().map(|c| (c.counter(), c)).collect();
+            for (counter, charge) in waiting {
+                visit(&charge, ledger.waiting(counter), ledger.unshared(counter), at);
+            }
+        });
         usage.for_each(at, |charge, units, counted_at| visit(charge, 0, units, counted_at));
         let units = all.into_values();
         // What the store does not count, the share counts in any case.
