@@ -10,8 +10,9 @@
 //! | `Recovering` | the shard replies and may lack counts: nodes restore what they remember (`node/mirror`, `node/open_permits`), and the share decides |
 //! | `Exact` | the shard decides; while its reply is late, the newest known state does (`late`, `late_calls`) |
 //!
-//! - `decisions` decides a charge, `verbs` has all other operations. Both call the shard by one function, `call`, which
+//! - `decisions` decides a charge, `verbs` has all other operations. They call the shard by one function, `call`, which
 //!   puts a deadline, a bulkhead and the breaker around it.
+//! - `replies` keeps the mirror up to date, and notices that counts were lost.
 //! - `recovery` pings, decides when the shard is trusted, and afterwards charges what was admitted without it
 //!   (`recovery/push`, `node/write_back`).
 //! - `node` is what all shards of a node share, because counters move between them. `node/local_admissions` is what
@@ -31,6 +32,7 @@ pub(crate) mod node;
 mod owned_charge;
 mod recovery;
 mod refund;
+mod replies;
 pub(crate) mod routing;
 pub(crate) mod settings;
 mod shared_shard;
