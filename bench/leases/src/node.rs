@@ -62,7 +62,7 @@ impl LeaseNode {
         store.ready().await;
         let store = resilient(store, TokioRuntime::new()?, settings, Arc::new(|_| ()));
         let file = SourceFile { name: "bench.yaml", text: &rule.text() };
-        let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS)?;
+        let policy = Policy::parse_for(&[file], Capabilities::SHARED)?;
         let node = LeaseNode {
             limiter: Limiter::builder().policy(policy).secret(secret).build_on(store)?,
             users: (0..=KEYS).map(Key::number).collect(),

@@ -77,7 +77,7 @@ impl<S: Store> TidegateRedis<S> {
         let spec = spec.burst(allowance.burst.get().into());
         Ok(TidegateRedis {
             store,
-            limit: Limit::compile(&spec, Precision::Script)?,
+            limit: Limit::compile(&spec, Precision::Double)?,
             rule: RuleName::new("bench"),
             fingerprints: Secret::random()?.fingerprint_key(),
             keys: (0..KEYS).map(Key::number).collect(),

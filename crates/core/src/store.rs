@@ -5,7 +5,7 @@
 //! of one `CL.THROTTLE` call serve as well as a rule. [`Outcome::at`] is the time of the decision: that of the injected
 //! clock, or the store's own.
 //!
-//! `traits` has the verbs, and enforces one reply per set. `rule_options` holds the settings of a rule and the
+//! `traits` has the verbs, and enforces one reply per set. `transaction` decides a set for every store. `rule_options` holds the settings of a rule and the
 //! capabilities of a store. `shared_store` is the status of a store that nodes share and that may fail. `reservation`
 //! and `reservation_ledger` serve costs that are known only at the end.
 
@@ -17,6 +17,7 @@ mod rule_options;
 mod run_id;
 mod shared_store;
 mod traits;
+mod transaction;
 
 use std::borrow::Cow;
 
@@ -32,6 +33,7 @@ pub use self::rule_options::{
 pub use self::run_id::RunId;
 pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 pub use self::traits::{Counters, Permits, ReplyCountError, Reservations, Store};
+pub use self::transaction::{ChargeIntent, ChargeTransaction, StagedCounter};
 use crate::algorithms::{CounterState, Figures, Limit, Verdict};
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
@@ -116,18 +118,7 @@ impl<'a> ChargeSet<'a> {
 impl ChargeSet<'_> {
     /// Whether a request with these verdicts, one per charge in order, is admitted.
     pub fn admits(&self, allows: impl Fn(usize) -> bool) -> bool {
-        let (mut quotas, mut quotas_allowing) = (0, 0);
-        for (i, charge) in self.charges.iter().enumerate() {
-            match charge.role {
-                Role::Enforce if !allows(i) => return false,
-                Role::Quota => {
-                    quotas += 1;
-                    quotas_allowing += u32::from(allows(i));
-                }
-                Role::Enforce | Role::Shadow => {}
-            }
-        }
-        quotas == 0 || quotas_allowing > 0
+        admits(&self.charges, allows)
     }
 
     /// Whether any of its counts must be durable before the decision is returned. A set is decided in one step, so all
@@ -136,6 +127,22 @@ impl ChargeSet<'_> {
         let is_durable = |charge: &Charge<'_>| charge.options.durability.is_required();
         self.charges.iter().any(is_durable)
     }
+}
+
+/// Whether a request with these verdicts, one per charge in order, is admitted.
+fn admits(charges: &[Charge<'_>], allows: impl Fn(usize) -> bool) -> bool {
+    let (mut quotas, mut quotas_allowing) = (0, 0);
+    for (i, charge) in charges.iter().enumerate() {
+        match charge.role {
+            Role::Enforce if !allows(i) => return false,
+            Role::Quota => {
+                quotas += 1;
+                quotas_allowing += u32::from(allows(i));
+            }
+            Role::Enforce | Role::Shadow => {}
+        }
+    }
+    quotas == 0 || quotas_allowing > 0
 }
 
 /// How a decision was reached. Always reported.
@@ -206,16 +213,21 @@ pub enum Degraded {
     /// durable. The client has done nothing wrong. The reading of the charge may allow: it says whether the cost fits.
     DeniedByPolicy {
         /// The position of the charge whose rule denies; 0 for a permit.
-        charge: usize,
+        charge: u16,
     },
 }
 
 impl Degraded {
+    /// Denied by the rule of the charge at this position.
+    pub fn denied_by(charge: usize) -> Self {
+        Degraded::DeniedByPolicy { charge: u16::try_from(charge).unwrap_or(u16::MAX) }
+    }
+
     /// The same reason for a set in which the charge at `i` is at `position(i)`.
     #[must_use]
     pub fn at(self, position: impl FnOnce(usize) -> usize) -> Self {
         match self {
-            Degraded::DeniedByPolicy { charge } => Degraded::DeniedByPolicy { charge: position(charge) },
+            Degraded::DeniedByPolicy { charge } => Degraded::denied_by(position(usize::from(charge))),
             other => other,
         }
     }
@@ -350,6 +362,19 @@ pub struct Restore<'a> {
     pub charge: Charge<'a>,
     /// The state, computed under that limit.
     pub state: CounterState,
+}
+
+/// A restored state was not made by its limit's algorithm. Nothing was merged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a restored state is not of its limit's algorithm")]
+pub struct RestoreStateError;
+
+impl Restore<'_> {
+    /// Fails if a state was not made by its limit's algorithm.
+    pub fn check_all(restores: &[Restore<'_>]) -> Result<(), RestoreStateError> {
+        let matches = |restore: &Restore<'_>| restore.charge.limit.accepts(&restore.state);
+        if restores.iter().all(matches) { Ok(()) } else { Err(RestoreStateError) }
+    }
 }
 
 /// A permit of a concurrency limit, to be acquired, renewed or released. It expires by itself if its holder dies.

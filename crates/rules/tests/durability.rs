@@ -17,7 +17,7 @@ fn rule(rest: &str) -> String {
 #[test]
 fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
     let (memory, journal) = (Capabilities::MEMORY, Capabilities::JOURNAL);
-    let (redis, any) = (Capabilities::SCRIPTS, Capabilities::UNKNOWN);
+    let (redis, any) = (Capabilities::SHARED, Capabilities::UNKNOWN);
     let accepted = [
         ("none", memory),
         ("none", redis),
@@ -48,7 +48,7 @@ fn a_durability_that_a_store_lacks_is_rejected_with_what_to_write() {
 #[test]
 fn a_durable_rule_has_a_longer_budget_unless_it_sets_one() {
     let options = |rest: &str| {
-        let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
+        let set = read(&rule(rest), Capabilities::SHARED).unwrap();
         *set.rules()[0].options()
     };
     let budget = |rest: &str| options(rest).budget.map(|budget| budget.get() / 1_000_000);
@@ -67,17 +67,17 @@ fn a_durable_rule_that_denies_without_the_store_denies_when_late() {
         ("durability: replica, on_store_failure: deny", OnStoreLate::Deny),
         ("durability: replica, on_store_failure: deny, on_store_late: local", OnStoreLate::Local),
     ] {
-        let set = read(&rule(rest), Capabilities::SCRIPTS).unwrap();
+        let set = read(&rule(rest), Capabilities::SHARED).unwrap();
         assert_eq!(set.rules()[0].options().on_late, want, "{rest}");
     }
     let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny, on_store_late: local }\n\
                     rules:\n  - { name: a, by: global, rate: 9/hour }\n";
-    let set = read(defaults, Capabilities::SCRIPTS).unwrap();
+    let set = read(defaults, Capabilities::SHARED).unwrap();
     assert_eq!(set.rules()[0].options().on_late, OnStoreLate::Local);
     let defaults = "version: 1\ndefaults: { durability: replica, on_store_failure: deny }\nrules:\n  \
                     - { name: a, by: global, rate: 9/hour }\n  \
                     - { name: b, by: global, rate: 9/hour, on_store_failure: local }\n";
-    let set = read(defaults, Capabilities::SCRIPTS).unwrap();
+    let set = read(defaults, Capabilities::SHARED).unwrap();
     let found: Vec<_> = set.rules().iter().map(|r| r.options().on_late).collect();
     assert_eq!(found, [OnStoreLate::Deny, OnStoreLate::Local]);
 }
@@ -108,7 +108,7 @@ fn a_rate_that_a_journal_cannot_store_exactly_is_rejected() {
     let both = "version: 1\nrules:\n  - { name: a, by: ip, rate: 9/s }\n  \
                 - { name: b, by: ip, rate: 9/s, durability: disk }\n";
     let set = read(both, Capabilities::JOURNAL).unwrap();
-    let scripts = |i: usize| set.rules()[i].limits(None, "")[0].is_exact_in_scripts();
+    let scripts = |i: usize| set.rules()[i].limits(None, "")[0].is_exact_in_doubles();
     assert_eq!([scripts(0), scripts(1)], [false, true], "equal rates, parsed separately");
 }
 

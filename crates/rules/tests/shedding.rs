@@ -28,7 +28,7 @@ fn leases_exist_only_on_a_store_that_nodes_share() {
         let found = (rule.options().counting, limit.lease_ttl(), limit.capacity());
         assert_eq!(found, want, "{counting}");
     };
-    let redis = Capabilities::SCRIPTS;
+    let redis = Capabilities::SHARED;
     check("exact", redis, (Counting::Exact, None, 200));
     // The refill is a hundred units a second, so ten of the burst may be leased and unused.
     check("leased", redis, (Counting::Leased, Some(MS(100)), 190));
@@ -44,11 +44,9 @@ fn leases_exist_only_on_a_store_that_nodes_share() {
 #[test]
 fn durable_counts_need_exact_counting() {
     for counting in ["leased", "lenient"] {
-        for (durability, store) in [
-            ("replica", Capabilities::SCRIPTS),
-            ("replica+aof", Capabilities::UNKNOWN),
-            ("disk", Capabilities::JOURNAL),
-        ] {
+        for (durability, store) in
+            [("replica", Capabilities::SHARED), ("replica+aof", Capabilities::UNKNOWN), ("disk", Capabilities::JOURNAL)]
+        {
             let rest = format!("by: ip, rate: 100/s, counting: {counting}, durability: {durability}");
             let want = format!(
                 "rules.yaml:4: rule `api` has counting {counting} with durability {durability}, which \
@@ -62,19 +60,19 @@ fn durable_counts_need_exact_counting() {
 
 #[test]
 fn a_burst_too_small_to_be_reduced_is_not_leased() {
-    let result = read("by: ip, rate: 1000/s burst 5, counting: leased", Capabilities::SCRIPTS);
+    let result = read("by: ip, rate: 1000/s burst 5, counting: leased", Capabilities::SHARED);
     let want = "rules.yaml:4: rule `api` has rate `1000/second burst 5`, whose burst is too small for \
                 leases of 5ms; write burst 10 or more, or `counting: exact`";
     assert_eq!(result.unwrap_err(), want);
     let least = "by: ip, rate: 1000/s burst 10, counting: leased";
-    assert_eq!(rule(least, Capabilities::SCRIPTS).limits(None, "")[0].capacity(), 5);
+    assert_eq!(rule(least, Capabilities::SHARED).limits(None, "")[0].capacity(), 5);
 }
 
 /// The units that each priority may use of each rate, in the order critical, normal, sheddable.
 #[test]
 fn each_priority_has_its_ceiling_of_every_rate() {
     let check = |rest: &str, tier, subject: &str, want: [&[u64]; 3]| {
-        let rule = rule(rest, Capabilities::SCRIPTS);
+        let rule = rule(rest, Capabilities::SHARED);
         let rates = rule.rates(rule.rate_class(tier, subject));
         for (priority, want) in Priority::ALL.into_iter().zip(want) {
             let limits = rates.limits_for(priority);

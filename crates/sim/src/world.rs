@@ -187,7 +187,7 @@ impl World {
             },
             long_work_budget: scenario.budget,
             max_mirrored: 1_000,
-            max_denials: 64,
+            max_ahead: 64,
             me: disk.as_ref().map(|disk| disk.me),
             members: disk.as_ref().map_or_else(Vec::new, |disk| disk.members.clone()),
             ..ResilienceSettings::default()

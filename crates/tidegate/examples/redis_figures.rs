@@ -121,7 +121,7 @@ fn case(name: &'static str, algorithm: Algorithm, count: u64, rules: u8, rates: 
     MeasuredCase {
         name,
         places: (0..rules).flat_map(place).collect(),
-        limit: Limit::compile(&spec, Precision::Script).expect("a limit"),
+        limit: Limit::compile(&spec, Precision::Double).expect("a limit"),
     }
 }
 

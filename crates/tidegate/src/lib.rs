@@ -71,6 +71,10 @@ mod secret;
 mod throttle;
 
 #[cfg(all(feature = "rules", not(feature = "internals")))]
+mod ahead;
+#[cfg(feature = "internals")]
+pub mod ahead;
+#[cfg(all(feature = "rules", not(feature = "internals")))]
 #[clippy::msrv = "1.90"]
 mod identity;
 #[cfg(feature = "internals")]

@@ -1,5 +1,6 @@
 //! One rate compiled to integers, and the stored state under it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::bucket::{Bucket, BucketState};
@@ -251,6 +252,14 @@ impl Limit {
             window.grid = window.grid.staggered(seed);
         }
         own
+    }
+
+    /// This limit for a counter that several subjects share: with the windows of `seed`, which no subject shifts.
+    pub fn in_phase(&self, seed: Option<u64>) -> Cow<'_, Limit> {
+        match seed {
+            Some(seed) if self.stagger => Cow::Owned(self.for_subject(seed)),
+            _ => Cow::Borrowed(self),
+        }
     }
 
     /// The same queue for a caller that waits at most `max_delay`. Other limits never delay.

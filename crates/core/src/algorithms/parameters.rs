@@ -1,10 +1,10 @@
-//! The integers of a limit: the input of a script, and the description inside a stored record.
+//! The integers of a limit: the input of a store that computes by itself, and the description inside a stored record.
 //!
-//! A limit for a script must be compiled with [`Precision::Script`]; any other is rejected here rather than computed
+//! A limit for doubles must be compiled with [`Precision::Double`]; any other is rejected here rather than computed
 //! inexactly. The tag is a hash of the integers alone, written out below, so that every build of every node gives a
 //! limit the same tag.
 //!
-//! [`Precision::Script`]: super::Precision::Script
+//! [`Precision::Double`]: super::Precision::Double
 
 use std::hash::Hasher;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ pub enum Parameters {
     },
 }
 
-/// Times beyond this are not exact in a script.
-const MAX_SCRIPT_TIME: u64 = 1 << 52;
+/// Times beyond this are not exact in a double.
+const MAX_DOUBLE_TIME: u64 = 1 << 52;
 
 impl Limit {
     /// Its integers.
@@ -107,8 +107,8 @@ impl Limit {
         }
     }
 
-    /// Whether a script, which computes with doubles, gives exactly the same results.
-    pub fn is_exact_in_scripts(&self) -> bool {
+    /// Whether arithmetic in doubles gives exactly the same results.
+    pub fn is_exact_in_doubles(&self) -> bool {
         let exact = |product: u128| product < 1 << 53;
         let wide = |a: u64, b: u64, times: u128| exact(u128::from(a) * u128::from(b) * times);
         self.tick != Tick::Nano
@@ -116,8 +116,8 @@ impl Limit {
                 Parameters::Bucket { per_token, per_tick, tokens, .. } => {
                     wide(tokens, per_token, 2) && exact(u128::from(per_tick))
                 }
-                Parameters::Fixed { width, guard, .. } => width < MAX_SCRIPT_TIME / 2 && guard < MAX_SCRIPT_TIME / 2,
-                Parameters::Calendar { guard, .. } => guard < MAX_SCRIPT_TIME / 2,
+                Parameters::Fixed { width, guard, .. } => width < MAX_DOUBLE_TIME / 2 && guard < MAX_DOUBLE_TIME / 2,
+                Parameters::Calendar { guard, .. } => guard < MAX_DOUBLE_TIME / 2,
                 Parameters::Sliding { limit, width } => wide(limit, width, 5),
                 Parameters::Strict { sub_window, .. } => wide(sub_window, 40, 1),
                 Parameters::Log { width, .. } => wide(width, 4, 1),
@@ -236,7 +236,7 @@ mod tests {
     /// Written out, so that a build with other tags fails: its nodes would convert every record that others wrote.
     #[test]
     fn tags_are_the_same_in_every_build() {
-        let tags = Algorithm::ALL.map(|algorithm| limit(algorithm, 100, Precision::Script).tag());
+        let tags = Algorithm::ALL.map(|algorithm| limit(algorithm, 100, Precision::Double).tag());
         assert_eq!(
             tags,
             [2_831_391_295, 4_155_674_984, 2_626_378_530, 2_205_328_022, 1_154_928_666, 1_154_928_666, 1_440_178_081]
@@ -244,17 +244,17 @@ mod tests {
     }
 
     #[test]
-    fn limits_compiled_for_memory_are_not_exact_in_scripts() {
+    fn limits_compiled_for_memory_are_not_exact_in_doubles() {
         for algorithm in Algorithm::ALL {
-            assert!(limit(algorithm, 100, Precision::Script).is_exact_in_scripts());
-            assert!(!limit(algorithm, 100, Precision::Memory).is_exact_in_scripts());
+            assert!(limit(algorithm, 100, Precision::Double).is_exact_in_doubles());
+            assert!(!limit(algorithm, 100, Precision::Memory).is_exact_in_doubles());
         }
     }
 
     #[test]
     fn a_limit_can_be_rebuilt_from_its_parameters() {
         for algorithm in Algorithm::ALL {
-            let original = limit(algorithm, 100, Precision::Script);
+            let original = limit(algorithm, 100, Precision::Double);
             let rebuilt = Limit::from_parameters(&original.parameters(), original.tick()).unwrap();
             let mut now = Nanos::from_secs(1_000_000);
             let mut state = original.with_used(70, now);

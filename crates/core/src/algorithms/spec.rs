@@ -71,15 +71,15 @@ impl fmt::Display for Algorithm {
 pub enum Precision {
     /// Unsigned 64-bit integers with a bit to spare.
     Memory,
-    /// Doubles, exact up to 2^53: the arithmetic of a script in Redis.
-    Script,
+    /// Floating-point numbers of 64 bits, exact up to 2^53: the arithmetic of a store that computes with them.
+    Double,
 }
 
 impl Precision {
     pub(crate) const fn ceiling(self) -> u128 {
         match self {
             Precision::Memory => 1 << 63,
-            Precision::Script => 1 << 53,
+            Precision::Double => 1 << 53,
         }
     }
 
@@ -87,7 +87,7 @@ impl Precision {
     pub(super) fn ticks(self) -> &'static [Tick] {
         match self {
             Precision::Memory => &Tick::ALL,
-            Precision::Script => &[Tick::Micro, Tick::Milli],
+            Precision::Double => &[Tick::Micro, Tick::Milli],
         }
     }
 }

@@ -4,7 +4,7 @@
 //! store refunds the estimate by itself when the reservation expires. A settlement counts once. A settlement after
 //! that refund charges all that was used. The time for late settlements is bounded, and so is the memory of a store.
 //!
-//! Pure: the correction follows from the recorded state, here and in every store that is not a script.
+//! Pure: the correction follows from the recorded state, here and in every store that does not compute by itself.
 
 use smallvec::SmallVec;
 

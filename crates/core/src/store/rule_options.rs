@@ -116,9 +116,9 @@ impl Capabilities {
     pub const MEMORY: Capabilities = Capabilities { precision: Precision::Memory, durability: StoreDurability::None };
     /// Counters in the memory of this process, with a journal on disk.
     pub const JOURNAL: Capabilities = Capabilities { precision: Precision::Memory, durability: StoreDurability::Disk };
-    /// Counters in Redis or Valkey.
-    pub const SCRIPTS: Capabilities =
-        Capabilities { precision: Precision::Script, durability: StoreDurability::Replicas };
+    /// Counters in a store that nodes share, that computes in doubles and has replicas.
+    pub const SHARED: Capabilities =
+        Capabilities { precision: Precision::Double, durability: StoreDurability::Replicas };
     /// No store yet: rules that are only inspected.
     pub const UNKNOWN: Capabilities =
         Capabilities { precision: Precision::Memory, durability: StoreDurability::Unknown };

@@ -38,7 +38,7 @@ impl LimitCase {
         let start = start(rng);
         loop {
             let spec = spec(rng, algorithm, start);
-            let precision = rng.pick(&[Precision::Memory, Precision::Script]);
+            let precision = rng.pick(&[Precision::Memory, Precision::Double]);
             if let Ok(limit) = Limit::compile(&spec, precision) {
                 let aligned = !matches!(spec.window, Window::Edges { .. });
                 let seed = (spec.stagger && aligned).then(|| rng.next());

@@ -94,7 +94,7 @@ fn a_cost_fits_exactly_when_it_and_the_units_used_do_not_exceed_the_ceiling() {
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(60));
-    Limit::compile(&spec, Precision::Script).expect("the rate compiles")
+    Limit::compile(&spec, Precision::Double).expect("the rate compiles")
 }
 
 /// Charges single units until one is denied. Returns their number.

@@ -81,7 +81,7 @@ fn exercise(rng: &mut TraceRng, limit: &Limit) -> CounterState {
 fn no_number_is_too_large_to_be_decided() {
     let mut compiled = 0;
     for_each_seed(60_000, |rng| {
-        let precision = rng.pick(&[Precision::Memory, Precision::Script]);
+        let precision = rng.pick(&[Precision::Memory, Precision::Double]);
         let limits = [spec(rng), spec(rng)].map(|spec| Limit::compile(&spec, precision));
         let [Ok(old), Ok(new)] = limits else { return };
         let [old, new] = [old, new].map(|limit| limit.for_subject(rng.next()));
@@ -112,7 +112,7 @@ fn a_rate_that_cannot_be_exact_is_rejected() {
     let instant = Spec::new(Algorithm::TokenBucket, 5, Nanos::ZERO);
     check(&instant, Precision::Memory, SpecError::Inexact);
     let fine = Spec::new(Algorithm::SlidingWindow, 5, Nanos::new(1_500));
-    check(&fine, Precision::Script, SpecError::Inexact);
+    check(&fine, Precision::Double, SpecError::Inexact);
     let huge = Spec::new(Algorithm::TokenBucket, 1, Nanos::MAX).burst(u64::MAX);
     check(&huge, Precision::Memory, SpecError::Inexact);
 }
@@ -123,7 +123,7 @@ fn a_rate_is_reduced_to_lowest_terms() {
     let tick = |count| {
         let day = Nanos::from_secs(86_400);
         let spec = Spec::new(Algorithm::TokenBucket, count, day).burst(1_000_000);
-        Limit::compile(&spec, Precision::Script).map(|limit| limit.tick())
+        Limit::compile(&spec, Precision::Double).map(|limit| limit.tick())
     };
     assert_eq!(tick(1_000_000), Ok(Tick::Micro));
     assert_eq!(tick(999_983), Ok(Tick::Milli));

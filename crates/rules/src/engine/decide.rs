@@ -64,7 +64,7 @@ pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, cha
     let reports = &mut decision.reports;
     let charges = plan.set.charges.iter().zip(&plan.origins);
     let denied_by_policy = match outcome.degraded {
-        Some(Degraded::DeniedByPolicy { charge }) => plan.origins.get(charge).map(|origin| origin.rule),
+        Some(Degraded::DeniedByPolicy { charge }) => plan.origins.get(usize::from(charge)).map(|origin| origin.rule),
         _ => None,
     };
     for ((charge, origin), reading) in charges.zip(&outcome.readings) {

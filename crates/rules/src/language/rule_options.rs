@@ -90,7 +90,7 @@ fn unsupported_reason(durability: Durability, store: StoreDurability) -> Option<
 /// A journal holds the same records as a script, so its counters are computed with the same precision.
 pub(crate) fn precision(durability: Durability, store: Capabilities) -> Precision {
     match durability {
-        Durability::Disk => Precision::Script,
+        Durability::Disk => Precision::Double,
         _ => store.precision,
     }
 }

@@ -63,7 +63,7 @@ impl StoreChoice {
     pub(crate) fn capabilities(&self) -> Capabilities {
         match self {
             StoreChoice::Memory => Capabilities::MEMORY,
-            StoreChoice::Redis(_) => Capabilities::SCRIPTS,
+            StoreChoice::Redis(_) => Capabilities::SHARED,
         }
     }
 }

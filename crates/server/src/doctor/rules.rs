@@ -11,7 +11,7 @@ use crate::policy::watcher;
 /// One finding for each error and each warning, or one that reports success.
 pub(super) fn rules(path: &Path) -> Vec<DoctorFinding> {
     let check = "rules";
-    let policy = match watcher::load_policy(Some(path), Capabilities::SCRIPTS) {
+    let policy = match watcher::load_policy(Some(path), Capabilities::SHARED) {
         Ok(policy) => policy,
         Err(errors) => {
             let each = errors.lines();

@@ -47,7 +47,7 @@ impl TestRate {
         let part = |units: u64| units * percent / 100;
         let mut spec = Spec::new(self.algorithm, part(self.count), self.per);
         spec.burst = self.burst.map(part);
-        Limit::compile(&spec, Precision::Script).unwrap()
+        Limit::compile(&spec, Precision::Double).unwrap()
     }
 
     fn rule(&self) -> String {

@@ -73,7 +73,7 @@ impl ShardedTestbed {
         let link = ModelLink::new(&sim, &like, 0, Nanos::ZERO, Variant::Shipped, &sent);
         let shards = ModelShards::new(&cluster, link);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        let settings = ResilienceSettings { max_denials: 64, ..ResilienceSettings::default() };
+        let settings = ResilienceSettings { max_ahead: 64, ..ResilienceSettings::default() };
         let watch: Arc<dyn ShardObserver> = events.clone();
         let store = resilient_shards(shards.clone(), runtime, settings, watch);
         sim.run_until(MS(1_500)); // until the membership is complete

@@ -423,7 +423,7 @@ impl<S: Store> LimiterView<'_, S> {
 /// A charge that identifies the permits of a rule which may have no rate. Its limit is arbitrary.
 pub(super) fn placeholder_charge<'a>(limit: &ConcurrencyLimit<'a>) -> Charge<'a> {
     let spec = Spec::new(Algorithm::FixedWindow, 1, Nanos::from_secs(1));
-    let any = Limit::compile(&spec, Precision::Script).expect("one a second fits every store");
+    let any = Limit::compile(&spec, Precision::Double).expect("one a second fits every store");
     Charge {
         subject: limit.subject,
         rule: limit.rule.name(),

@@ -254,7 +254,7 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
             }
         });
         let store = resilient(redis, TokioRuntime::new()?, ResilienceSettings::default(), on_event);
-        let limiter = self.finish(Capabilities::SCRIPTS, |_, _| Ok(store))?;
+        let limiter = self.finish(Capabilities::SHARED, |_, _| Ok(store))?;
         // A node that starts decides by its share until it knows the others.
         let _exact_or_late = tokio::time::timeout(CONNECT_TIMEOUT, reached.notified()).await;
         Ok(limiter)

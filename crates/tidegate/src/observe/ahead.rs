@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::exposition::{Exposition, MetricKind};
-use crate::resilience::{LeaseStats, Overshoot};
+use crate::ahead::{LeaseStats, Overshoot};
 
 pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
     page.single("tidegate_leases_drawn_total", MetricKind::Counter, "Leases drawn.", leases.leases_drawn);

@@ -7,7 +7,8 @@ use tidegate_core::store::FailureKind;
 use super::ahead;
 use super::exposition::{Exposition, MetricKind};
 use super::series::{Counter, Gauge};
-use crate::resilience::{ClockEvent, ClockLevel, ClockReading, FailureCounts, LeaseStats, Overshoot, StoreEvent};
+use crate::ahead::{LeaseStats, Overshoot};
+use crate::resilience::{ClockEvent, ClockLevel, ClockReading, FailureCounts, StoreEvent};
 
 /// The figures of a store at the time the page is written.
 #[derive(Debug)]

@@ -45,7 +45,6 @@ pub use self::event::{StoreEvent, Watcher};
 pub(crate) use self::join::join_all;
 pub use self::node::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
 pub use self::node::open_permits::PermitSync;
-pub(crate) use self::node::striped_map::StripedMap;
 pub(crate) use self::owned_charge::OwnedCharge;
 pub use self::recovery::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
 pub(crate) use self::routing::AggregateObserver;

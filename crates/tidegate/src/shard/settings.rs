@@ -55,12 +55,9 @@ pub struct ResilienceSettings {
     pub push_batch: usize,
     /// The pause between batches.
     pub push_pause: Nanos,
-    /// Counters with a lenient view at a time. The store decides for counters beyond it.
-    pub max_views: usize,
-    /// Counters with leases at a time. The store decides for counters beyond it.
-    pub max_leases: usize,
-    /// Denials in the deny cache.
-    pub max_denials: usize,
+    /// Remembered denials, counters with leases and counters with a lenient view at a time. The store decides for
+    /// counters beyond it.
+    pub max_ahead: usize,
     /// The longest time for which a denial is cached: a refund on another node may free capacity early.
     pub max_denial_age: Nanos,
 }
@@ -121,9 +118,7 @@ impl Default for ResilienceSettings {
             push_delay: Nanos::from_millis(10),
             push_batch: 500,
             push_pause: Nanos::from_millis(10),
-            max_views: 16_384,
-            max_leases: 16_384,
-            max_denials: 16_384,
+            max_ahead: 32_768,
             max_denial_age: Nanos::from_secs(1),
         }
     }

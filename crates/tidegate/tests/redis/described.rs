@@ -64,7 +64,7 @@ const WITH_REFERENCE_OPTIONS: [(&str, &str); 4] = [
 /// Checks requests one after another, under a secret of its own and so with counters of its own.
 async fn check<S: Store>(store: S, steps: &[(&str, &str)], options: DescriptorOptions, secret: &[u8; 16]) {
     let file = SourceFile { name: "envoy.yaml", text: FILE };
-    let policy = Policy::parse_for(&[file], Capabilities::SCRIPTS).expect("good rules");
+    let policy = Policy::parse_for(&[file], Capabilities::SHARED).expect("good rules");
     let secret = Secret::from_bytes(secret).expect("a secret");
     let limiter = Limiter::builder().policy(policy).secret(secret).build_on(store).expect("rules are given");
     for (step, (words, want)) in steps.iter().enumerate() {

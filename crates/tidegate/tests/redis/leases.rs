@@ -32,7 +32,7 @@ fn limit() -> Limit {
         phase: Nanos::from_millis(WIDTH - 1 - now % WIDTH), // by so much before a multiple
     };
     spec.lease_ttl = Some(Nanos::from_millis(100));
-    Limit::compile(&spec, Precision::Script).expect("a limit")
+    Limit::compile(&spec, Precision::Double).expect("a limit")
 }
 
 async fn node(url: &str) -> LeasingNode {

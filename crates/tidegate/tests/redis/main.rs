@@ -43,7 +43,7 @@ use tidegate_testkit::TestRedis;
 /// A limit whose window outlasts every test.
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(86_400 * 365));
-    Limit::compile(&spec, Precision::Script).expect("a limit")
+    Limit::compile(&spec, Precision::Double).expect("a limit")
 }
 
 fn charge<'a>(subject: u128, rule: &'a RuleName, rate: u8, limit: &'a Limit) -> Charge<'a> {

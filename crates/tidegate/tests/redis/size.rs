@@ -30,7 +30,7 @@ fn bytes(program: RedisProgram, algorithm: Algorithm, rates: u8) -> u64 {
             .map(|rate| {
                 let window = Nanos::from_secs(3_600 * (1 + 23 * rate));
                 let spec = Spec::new(algorithm, 10 * (rate + 1), window);
-                Limit::compile(&spec, Precision::Script).expect("a limit")
+                Limit::compile(&spec, Precision::Double).expect("a limit")
             })
             .collect();
         let fill = async |subjects: std::ops::Range<u128>| {

@@ -206,8 +206,8 @@ impl<'r> DescriptorDecision<'r> {
             if selects(progress, at)
                 && let Some(reading) = readings.next()
             {
-                if outcome.degraded == Some(Degraded::DeniedByPolicy { charge: recorded }) {
-                    self.interim.degraded = Some(Degraded::DeniedByPolicy { charge: at });
+                if outcome.degraded == Some(Degraded::denied_by(recorded)) {
+                    self.interim.degraded = Some(Degraded::denied_by(at));
                 }
                 recorded += 1;
                 progress.reading = *reading;

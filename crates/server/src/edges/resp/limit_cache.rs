@@ -88,7 +88,7 @@ mod tests {
             assert_eq!(cache.insert(rate, Precision::Memory), Err(SpecError::Inexact));
         }
         assert!(cache.insert(fine_in_memory, Precision::Memory).is_ok());
-        let in_a_script = cache.insert(fine_in_memory, Precision::Script);
+        let in_a_script = cache.insert(fine_in_memory, Precision::Double);
         assert_eq!(in_a_script, Err(SpecError::Inexact));
     }
 }

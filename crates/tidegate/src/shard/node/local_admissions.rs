@@ -98,7 +98,7 @@ impl PendingLimit {
         if self.algorithm.takes_burst() {
             spec = spec.burst(self.capacity);
         }
-        let limit = Limit::compile(&spec, Precision::Script).ok()?;
+        let limit = Limit::compile(&spec, Precision::Double).ok()?;
         (limit.tag() == self.tag).then_some(limit)
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_plain_limit_compiles_again_and_a_guarded_one_does_not() {
         let hour = Nanos::from_secs(3_600);
-        let plain = |spec: &Spec| Limit::compile(spec, Precision::Script).unwrap();
+        let plain = |spec: &Spec| Limit::compile(spec, Precision::Double).unwrap();
         for algorithm in Algorithm::ALL {
             let limit = plain(&Spec::new(algorithm, 10, hour));
             assert_eq!(PendingLimit::new(&limit).compile(), Some(limit));

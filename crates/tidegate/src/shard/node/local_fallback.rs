@@ -177,8 +177,7 @@ fn denial_reason(set: &ChargeSet<'_>) -> Degraded {
     if set.admits(|i| !denies(&set.charges[i])) {
         return Degraded::StoreUnavailable;
     }
-    let charge = set.charges.iter().position(denies).unwrap_or(0);
-    Degraded::DeniedByPolicy { charge }
+    Degraded::denied_by(set.charges.iter().position(denies).unwrap_or(0))
 }
 
 /// The limit by which this node decides, if it may.

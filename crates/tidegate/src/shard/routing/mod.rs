@@ -34,7 +34,7 @@ use crate::shard::node::NodeState;
 use crate::shard::node::local_admissions::{LocalAdmissions, PendingUnits};
 use crate::shard::recovery::clock_watch::ClockReading;
 use crate::shard::recovery::store_clock::StoreClock;
-use crate::shard::settings::{DEFAULT_NODES, ResilienceSettings};
+use crate::shard::settings::ResilienceSettings;
 use crate::shard::shared_shard::{ShardState, SharedShard};
 
 /// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.
@@ -164,21 +164,6 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
             Some(())
         });
         found.count()
-    }
-
-    /// Whether a late reply may still change what can be admitted of a counter.
-    pub(crate) fn has_late_charges(&self, counter: u128) -> bool {
-        self.0.node_state.late.has_late_charges(counter)
-    }
-
-    /// The number of nodes to assume: those listed, or the configured number if that is larger.
-    pub fn nodes(&self) -> u64 {
-        let listed = self.members().len() as u64;
-        let expected = self.0.settings.nodes.map_or(0, u64::from);
-        match listed.max(expected) {
-            0 => u64::from(DEFAULT_NODES),
-            known => known,
-        }
     }
 
     /// The offset between the clocks of this node and of a shard: that of the worst shard.

@@ -290,7 +290,7 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         let now = self.memory.clock().now();
         let record = |counter: &JournaledCounter| {
             let snapshot = self.memory.snapshot_at(&counter.charge(), now);
-            snapshot.map(|snapshot| counter.record(&snapshot.state, snapshot.fresh_at))
+            snapshot.map(|(state, fresh_at)| counter.record(&state, fresh_at))
         };
         let due = self.due.iter();
         let counts = due.map(|(name, counter)| (name.clone(), record(counter)));

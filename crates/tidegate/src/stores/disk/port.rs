@@ -203,7 +203,7 @@ impl<C: Clock + 'static> DiskStore<C> {
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
             outcome.readings = self.memory.peek_at(set, now).readings;
-            outcome.degraded = Some(Degraded::DeniedByPolicy { charge });
+            outcome.degraded = Some(Degraded::denied_by(charge));
         }
     }
 }
@@ -225,7 +225,7 @@ struct JournalPrecisionError;
 
 /// Whether a charge must be durable. Fails if it must be and cannot.
 fn check_charge(charge: &Charge<'_>) -> StoreResult<bool> {
-    if is_durable(charge) && !charge.limit.is_exact_in_scripts() {
+    if is_durable(charge) && !charge.limit.is_exact_in_doubles() {
         return Err(StoreError::Rejected { command: "journal", source: Box::new(JournalPrecisionError) });
     }
     Ok(is_durable(charge))

@@ -178,12 +178,13 @@ impl<C> MemoryStore<C> {
         }
         let shared_keys = SharedCounterKeys::of(charge);
         let mut shared = self.overflow.lock(shared_keys.shard);
-        let shared_charge = Charge { limit: shared_keys.effective_limit(&charge.limit), ..charge.clone() };
-        let (shared_key, known) = self.find_shared(&mut shared, shared_keys, &shared_charge, at);
+        let (shared_key, known) = self.find_shared(&mut shared, shared_keys, charge, at);
+        let shared_charge;
         let (decided, write) = if room {
             let known = known.map(|state| shared_keys.inherited(state, &charge.limit, at.now));
             self.charge_first(charge, known, key, at)
         } else {
+            shared_charge = shared_keys.shared_charge(charge);
             let state = known.unwrap_or_else(|| shared_charge.limit.fresh(at.now));
             self.charge_first(&shared_charge, Some(state), shared_key, at)
         };
@@ -229,7 +230,7 @@ impl<C> MemoryStore<C> {
         let found = |shard: &Shard, key| {
             let entry = shard.entry(shard.find(key)?);
             let live = entry.expires > at.secs;
-            live.then(|| self.read(shard, &entry, charge, at))
+            live.then(|| self.read(shard, &entry, &shared_keys.shared_charge(charge), at))
         };
         if let Some(state) = found(shared, shared_keys.group) {
             return (shared_keys.group, Some(state));

@@ -1,98 +1,143 @@
 //! Several charges of one request, decided together: all are charged or none is.
 //!
-//! Enforced charges and quotas are judged first; shadows after them, when it is known whether the request passes. A
-//! denial spends nothing.
+//! The counters are read under their locks, decided as copies, and written when the verdict on the whole request is
+//! known. A subject without room for a counter uses a shared one.
 
-use smallvec::{SmallVec, smallvec};
-use tidegate_core::algorithms::Verdict;
-use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Role, Source};
+use smallvec::SmallVec;
+use tidegate_core::algorithms::CounterState;
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, ChargeTransaction, Outcome, Source, StagedCounter};
 use tidegate_core::units::Nanos;
 
-use super::transaction::{MemoryTransaction, StagedCounter};
+use super::counter_io::{CounterWrite, TimePoint};
+use super::key::Key;
+use super::locks::Locks;
+use super::overflow::SharedCounterKeys;
+use super::shard::Shard;
 use super::{MemoryStore, count};
 
-/// How to treat the charges.
+/// Where a counter is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChargeMode {
-    /// Spend them if the request is admitted.
-    Charge,
-    /// Spend nothing.
-    Peek,
-    /// Spend them whether they fit or not.
-    Force,
+pub(super) struct CounterPlace {
+    key: Key,
+    /// The overflow shard, for a counter that several subjects share.
+    shared: Option<usize>,
+    /// Whether it is, or begins as, a shared one.
+    pub(super) source: Source,
+}
+
+type MemoryTransaction<'c> = ChargeTransaction<'c, CounterPlace>;
+
+/// The result of looking up the counter of one charge.
+enum CounterLookup {
+    /// The subject has its own counter.
+    Found(CounterState),
+    /// There is none, and room for one.
+    Fresh,
+    /// There is none, and room for one that begins as a copy of a shared one.
+    Inherits,
+    /// There is none, and no room.
+    Shares,
 }
 
 impl<C> MemoryStore<C> {
     /// Decides a charge set.
-    pub(super) fn decide_set(&self, set: &ChargeSet<'_>, mode: ChargeMode, now: Nanos) -> Outcome {
+    pub(super) fn decide_set(&self, set: &ChargeSet<'_>, intent: ChargeIntent, now: Nanos) -> Outcome {
         let at = self.time_point(now);
         let mut locks = self.lock_counters(&set.charges);
         let mut transaction = self.begin_transaction(&mut locks, &set.charges, at);
-        let outcome = transaction.decide(set, mode, now);
-        let write = |counter: &&StagedCounter<'_>| counter.changed && mode != ChargeMode::Peek;
-        for counter in transaction.counters.iter().filter(write) {
-            self.commit(&mut locks, counter, at);
+        let mut outcome = transaction.decide(intent);
+        let overflowed = transaction.counters().iter().any(|counter| counter.place.source == Source::Overflow);
+        if overflowed {
+            outcome.source = Source::Overflow;
         }
-        let shared = |counter: &StagedCounter<'_>| counter.source == Source::Overflow;
-        let overflowed = transaction.counters.iter().any(shared);
-        if overflowed && mode != ChargeMode::Peek {
-            count(&self.events.overflow);
-        }
-        if outcome.clock_stepped && mode != ChargeMode::Peek {
-            count(&self.events.clock_steps);
-        }
-        Outcome { source: if overflowed { Source::Overflow } else { Source::Exact }, ..outcome }
-    }
-}
-
-impl<'c> StagedCounter<'c> {
-    /// Judges a charge and, if it fits or is forced, spends it on the copy.
-    fn judge(&mut self, charge: &'c Charge<'_>, mode: ChargeMode, now: Nanos) -> Verdict {
-        let limit = self.effective_limit(&charge.limit);
-        let (mut state, at) = self.state_under(&limit, now);
-        let verdict = limit.judge(&state, at, charge.cost);
-        if verdict.allows() || mode == ChargeMode::Force {
-            limit.spend(&mut state, at, charge.cost);
-            self.set_state(&charge.limit, state);
-        }
-        verdict
-    }
-}
-
-impl<'c> MemoryTransaction<'c> {
-    /// Judges and spends on the copies. Rolls back what is not to be spent before it returns.
-    fn decide(&mut self, set: &'c ChargeSet<'_>, mode: ChargeMode, now: Nanos) -> Outcome {
-        let mut verdicts: SmallVec<[Verdict; 8]> = smallvec![Verdict::Allow { delay: Nanos::ZERO }; set.charges.len()];
-        let enforced = |charge: &Charge<'_>| charge.role != Role::Shadow;
-        for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| enforced(c)) {
-            verdicts[i] = self.counters[self.counter_of[i]].judge(charge, mode, now);
-        }
-        let admitted = mode == ChargeMode::Force || set.admits(|i| verdicts[i].allows());
-        if !admitted {
-            self.counters.iter_mut().for_each(StagedCounter::rollback);
-        }
-        for (i, charge) in set.charges.iter().enumerate().filter(|(_, c)| !enforced(c)) {
-            let counter = &mut self.counters[self.counter_of[i]];
-            verdicts[i] = counter.judge(charge, mode, now);
-            if !admitted {
-                counter.rollback();
+        if intent != ChargeIntent::Peek {
+            self.commit(&mut locks, &transaction, at);
+            if overflowed {
+                count(&self.events.overflow);
+            }
+            if outcome.clock_stepped {
+                count(&self.events.clock_steps);
             }
         }
-        if mode == ChargeMode::Peek {
-            self.counters.iter_mut().for_each(StagedCounter::rollback);
+        outcome
+    }
+
+    /// Reads the counters of `charges`, whose shards are locked, and finds a shared one for each charge without its own
+    /// counter.
+    pub(super) fn begin_transaction<'a, 'c>(
+        &'a self,
+        locks: &mut Locks<'a>,
+        charges: &'c [Charge<'_>],
+        at: TimePoint,
+    ) -> MemoryTransaction<'c> {
+        let mut lookups: SmallVec<[CounterLookup; 8]> = SmallVec::new();
+        for charge in charges {
+            let key = Key::of(charge.counter());
+            lookups.push(self.look_up(locks.own(key), key, charge, at));
         }
-        let readings = set.charges.iter().enumerate().map(|(i, charge)| LimitReading {
-            verdict: verdicts[i],
-            figures: self.counters[self.counter_of[i]].figures(&charge.limit, now),
-        });
-        Outcome {
-            admitted,
-            readings: readings.collect(),
-            snapshots: Vec::new(),
-            at: now,
-            source: Source::Exact,
-            degraded: None,
-            clock_stepped: self.counters.iter().any(|counter| counter.stepped),
+        let absent = |(charge, look): (&Charge<'_>, &CounterLookup)| match look {
+            CounterLookup::Found(_) | CounterLookup::Fresh => None,
+            CounterLookup::Inherits | CounterLookup::Shares => Some(SharedCounterKeys::of(charge).shard),
+        };
+        self.lock_shared(locks, charges.iter().zip(&lookups).filter_map(absent));
+
+        let mut transaction = ChargeTransaction::new(charges, at.now);
+        for (charge, look) in charges.iter().zip(lookups) {
+            let own = |source| CounterPlace { key: Key::of(charge.counter()), shared: None, source };
+            let (place, seed, state) = match look {
+                CounterLookup::Found(state) => (own(Source::Exact), None, Some(state)),
+                CounterLookup::Fresh => (own(Source::Exact), None, None),
+                CounterLookup::Inherits | CounterLookup::Shares => {
+                    let keys = SharedCounterKeys::of(charge);
+                    let (key, state) = self.find_shared(locks.shared(keys.shard), keys, charge, at);
+                    match (look, state) {
+                        (CounterLookup::Inherits, None) => (own(Source::Exact), None, None),
+                        (CounterLookup::Inherits, Some(state)) => {
+                            let inherited = keys.inherited(state, &charge.limit, at.now);
+                            (own(Source::Overflow), None, Some(inherited))
+                        }
+                        (_, state) => {
+                            let place = CounterPlace { key, shared: Some(keys.shard), source: Source::Overflow };
+                            (place, Some(keys.seed), state)
+                        }
+                    }
+                }
+            };
+            let fresh = || charge.limit.in_phase(seed).fresh(at.now);
+            transaction.add(place, seed, || (state.unwrap_or_else(fresh), false));
+        }
+        transaction
+    }
+
+    fn look_up(&self, own: &mut Shard, key: Key, charge: &Charge<'_>, at: TimePoint) -> CounterLookup {
+        if let Some(place) = own.find(key) {
+            return CounterLookup::Found(self.read(own, &own.entry(place), charge, at));
+        }
+        match own.ensure_room(key, at.secs, &self.budget) {
+            Ok(()) if self.overflow.in_use() => CounterLookup::Inherits,
+            Ok(()) => CounterLookup::Fresh,
+            Err(_) => CounterLookup::Shares,
+        }
+    }
+
+    /// Writes the changed counters.
+    pub(super) fn commit(&self, locks: &mut Locks<'_>, transaction: &MemoryTransaction<'_>, at: TimePoint) {
+        for counter in transaction.counters().iter().filter(|counter| counter.is_changed()) {
+            self.commit_one(locks, counter, at);
+        }
+    }
+
+    fn commit_one(&self, locks: &mut Locks<'_>, counter: &StagedCounter<'_, CounterPlace>, at: TimePoint) {
+        let limit = counter.limit();
+        let (state, moment) = counter.state_under(&limit, at.now);
+        let CounterPlace { key, shared, .. } = counter.place;
+        let write = CounterWrite { key, limit: &limit, fresh_at: limit.fresh_at(&state, moment), state };
+        match shared {
+            None => self.write(locks.own(key), write, at.secs, &self.budget),
+            Some(shard) => {
+                self.write(locks.shared(shard), write, at.secs, &self.overflow.budget);
+                self.overflow.mark_used(shard);
+            }
         }
     }
 }

@@ -5,9 +5,8 @@
 //! nothing of rules: limits are passed by value, and a counter found under other parameters than it was made with is
 //! converted.
 //!
-//! From the outside in: `port` implements the store trait. `charge_one` decides a single charge, `charge_set` a set,
-//! and `operations`, `permits`, `reservations` and `snapshot` do the rest, on the copies that `transaction` makes under
-//! `locks`. `counter_io` reads, converts and writes a counter; `maintenance` sweeps and counts. `shard` finds counters
+//! From the outside in: `port` implements the store trait. `charge_one` decides a single charge, `charge_set` a set
+//! on copies of its counters under `locks`, and `operations`, `permits` and `reservations` do the rest. `counter_io` reads, converts and writes a counter; `maintenance` sweeps and counts. `shard` finds counters
 //! under one lock, `table` and `rebuild` keep them in order. `out_of_line` stores what does not fit an entry of a
 //! `block`, `permit_list` the permits of a subject, `budget` counts the bytes. `overflow` is for subjects without room
 //! for a counter, `crate::counted_permits` for permits without room for their holders.
@@ -35,17 +34,14 @@ mod rebuild;
 mod registry;
 mod reservations;
 mod shard;
-#[cfg(feature = "disk")]
-mod snapshot;
 mod table;
-mod transaction;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::{Limit, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, ReservationLedger, RunId, Source};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, LimitReading, Outcome, ReservationLedger, RunId, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use self::budget::Budget;
@@ -57,7 +53,6 @@ use self::shard::Shard;
 use crate::clock::{Clock, SystemClock};
 
 pub use self::maintenance::MemoryStats;
-pub use self::operations::RestoreStateError;
 pub use self::reservations::MAX_RESERVED_CHARGES;
 use self::reservations::max_reserved;
 
@@ -150,7 +145,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         match set.charges.as_slice() {
             [only] => self.charge_one(only, now).outcome(only.role, now),
-            _ => self.decide_set(set, charge_set::ChargeMode::Charge, now),
+            _ => self.decide_set(set, ChargeIntent::Charge, now),
         }
     }
 
@@ -182,6 +177,6 @@ impl<C: Clock> MemoryStore<C> {
 
     /// The same at a time that the caller has read.
     pub fn peek_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.decide_set(set, charge_set::ChargeMode::Peek, now)
+        self.decide_set(set, ChargeIntent::Peek, now)
     }
 }

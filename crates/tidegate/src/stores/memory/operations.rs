@@ -1,12 +1,15 @@
 //! The operations besides charge: refund, draw, force, restore, inspect and reset. Each is atomic under the locks of
 //! all its counters.
 
-use tidegate_core::store::{Charge, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore};
+#[cfg(feature = "disk")]
+use tidegate_core::algorithms::CounterState;
+use tidegate_core::store::{
+    Charge, ChargeIntent, ChargeSet, Inspection, LeaseReply, Outcome, Refund, Refunded, Restore, RestoreStateError,
+};
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use super::block::{EntryKind, Secs, TableEntry};
-use super::charge_set::ChargeMode;
 use super::counter_io::{CounterWrite, TimePoint};
 use super::key::Key;
 use super::locks::Locks;
@@ -14,22 +17,10 @@ use super::locks::Locks;
 /// Separates the ids of refunds from counters.
 const REFUND_DOMAIN: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
 
-/// A restored state was not made by its limit's algorithm. It was not merged.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RestoreStateError;
-
-impl std::fmt::Display for RestoreStateError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a restored state is not of its limit's algorithm")
-    }
-}
-
-impl std::error::Error for RestoreStateError {}
-
 impl<C> MemoryStore<C> {
     /// Charges whether it fits or not. The verdicts still show what would have fitted.
     pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.decide_set(set, ChargeMode::Force, now)
+        self.decide_set(set, ChargeIntent::Force, now)
     }
 
     /// Draws a lease of one limit, of as many units as the limit allows at once.
@@ -37,14 +28,9 @@ impl<C> MemoryStore<C> {
         let (at, charges) = (self.time_point(now), std::slice::from_ref(charge));
         let mut locks = self.lock_counters(charges);
         let mut transaction = self.begin_transaction(&mut locks, charges, at);
-        let counter = &mut transaction.counters[0];
-        let (mut state, moment) = counter.state_under(&charge.limit, now);
-        let units = charge.limit.draw(&mut state, moment, charge.cost);
-        if units > 0 {
-            counter.set_state(&charge.limit, state);
-            self.commit(&mut locks, counter, at);
-        }
-        LeaseReply { units, figures: counter.figures(&charge.limit, now), snapshot: None, at: now }
+        let lease = transaction.draw();
+        self.commit(&mut locks, &transaction, at);
+        lease
     }
 
     /// Refunds an earlier charge, once. Charges to a shared counter are not refunded: their subject is not known
@@ -135,21 +121,14 @@ impl<C> MemoryStore<C> {
     /// Merges known states, by maximum per limit. Each restore is atomic by itself: merging is commutative and
     /// idempotent.
     pub fn restore_at(&self, restores: &[Restore<'_>], now: Nanos) -> Result<(), RestoreStateError> {
-        if restores.iter().any(|restore| !restore.charge.limit.accepts(&restore.state)) {
-            return Err(RestoreStateError);
-        }
+        Restore::check_all(restores)?;
         let at = self.time_point(now);
         for restore in restores {
-            let (limit, charges) = (restore.charge.limit.as_ref(), std::slice::from_ref(&restore.charge));
+            let charges = std::slice::from_ref(&restore.charge);
             let mut locks = self.lock_counters(charges);
             let mut transaction = self.begin_transaction(&mut locks, charges, at);
-            let counter = &mut transaction.counters[0];
-            let (mut state, _) = counter.state_under(limit, now);
-            limit.merge(&mut state, &restore.state, now);
-            counter.set_state(limit, state);
-            if counter.figures(limit, now).reset_after > Nanos::ZERO {
-                self.commit(&mut locks, counter, at);
-            }
+            transaction.restore(&restore.state);
+            self.commit(&mut locks, &transaction, at);
         }
         Ok(())
     }
@@ -158,19 +137,23 @@ impl<C> MemoryStore<C> {
     pub fn inspect_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Vec<Option<Inspection>> {
         let mut locks = self.lock_counters(&set.charges);
         let transaction = self.begin_transaction(&mut locks, &set.charges, self.time_point(now));
-        let mut inspections = Vec::with_capacity(set.charges.len());
-        for (i, charge) in set.charges.iter().enumerate() {
-            let counter = &transaction.counters[transaction.counter_of[i]];
-            let (state, moment) = counter.state_under(&charge.limit, now);
-            let figures = charge.limit.figures(&state, moment);
-            let in_use = figures.reset_after > Nanos::ZERO;
-            inspections.push(in_use.then(|| Inspection {
-                used: charge.limit.used(&state, moment),
-                figures,
-                source: counter.source,
-            }));
-        }
-        inspections
+        let inspect = |i: usize| {
+            let source = transaction.counter(i).place.source;
+            transaction.inspection(i).map(|inspection| Inspection { source, ..inspection })
+        };
+        (0..set.charges.len()).map(inspect).collect()
+    }
+
+    /// The state of the counter of a charge under its limit, and when it becomes equivalent to a fresh one; `None` if it
+    /// is. For a journal around this store.
+    #[cfg(feature = "disk")]
+    pub(crate) fn snapshot_at(&self, charge: &Charge<'_>, now: Nanos) -> Option<(CounterState, Nanos)> {
+        let charges = std::slice::from_ref(charge);
+        let mut locks = self.lock_counters(charges);
+        let transaction = self.begin_transaction(&mut locks, charges, self.time_point(now));
+        let (state, moment) = transaction.state_of(0);
+        let fresh_at = charge.limit.fresh_at(&state, moment);
+        (fresh_at > now).then_some((state, fresh_at))
     }
 
     /// Removes each counter and its open permits. Returns the number of counters and permits. Shared counters stay:

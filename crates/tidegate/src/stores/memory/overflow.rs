@@ -7,7 +7,6 @@
 //! Invariant: a subject that was charged here does not start afresh when the store has room again. Its new counter
 //! begins as a copy of the shared one. Lock order: after all other shards, in ascending order.
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -35,7 +34,7 @@ pub(super) struct Overflow {
 }
 
 /// The keys of the shared counters of one charge.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) struct SharedCounterKeys {
     pub(super) shard: usize,
     /// Shared with one subject in 4,096.
@@ -43,7 +42,7 @@ pub(super) struct SharedCounterKeys {
     /// Shared with one subject in 16.
     pub(super) last_resort: Key,
     /// The phase of staggered windows of the shared counter: the same for every subject.
-    seed: u64,
+    pub(super) seed: u64,
 }
 
 /// The subject that represents one subject in 4,096.
@@ -76,10 +75,10 @@ impl SharedCounterKeys {
         }
     }
 
-    /// `limit` as the shared counter applies it. Every subject has its own staggered windows; a shared count read under
-    /// the windows of one subject and then of another would never stay.
-    pub(super) fn effective_limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
-        if limit.is_staggered() { Cow::Owned(limit.for_subject(self.seed)) } else { Cow::Borrowed(limit) }
+    /// The charge as the shared counter applies it. Every subject has its own staggered windows; a shared count read
+    /// under the windows of one subject and then of another would never stay.
+    pub(super) fn shared_charge<'c>(&self, charge: &'c Charge<'_>) -> Charge<'c> {
+        Charge { limit: charge.limit.in_phase(Some(self.seed)), ..*charge }
     }
 
     /// The state of the shared counter, converted to be the first state of a counter of `limit`.
@@ -87,7 +86,7 @@ impl SharedCounterKeys {
         if !limit.is_staggered() {
             return state;
         }
-        let (shared_limit, mut state) = (self.effective_limit(limit), state);
+        let (shared_limit, mut state) = (limit.in_phase(Some(self.seed)), state);
         let at = shared_limit.advance(&mut state, now);
         limit.with_used(shared_limit.used(&state, at), now)
     }

@@ -189,7 +189,7 @@ mod tests {
 
     fn limit(algorithm: Algorithm) -> Limit {
         let spec = Spec::new(algorithm, 100, Nanos::from_secs(60));
-        Limit::compile(&spec, Precision::Script).expect("a limit")
+        Limit::compile(&spec, Precision::Double).expect("a limit")
     }
 
     /// Reading any bytes, and deciding with the result, ends in a decision or an error.

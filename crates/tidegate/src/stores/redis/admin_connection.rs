@@ -7,14 +7,13 @@
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, ChargeSet, NodeId, Role, RuleOptions, StoreError};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, NodeId, Role, RuleOptions, StoreError};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::call_id::CallIds;
 use super::closing_error::or_closing_error;
 use super::connection_pool::RedisConfig;
-use super::decision_replay::ReplayIntent;
 use super::error::RedisStoreError;
 use super::plan::{ScriptPlan, Spending};
 use super::script_reply::{ScriptReply, ScriptReplyError};
@@ -203,7 +202,7 @@ impl AdminConnection {
     pub async fn self_test(&self, key: &[u8]) -> Result<bool, StoreError> {
         // A bucket, because no window can end between the two charges.
         let spec = Spec::new(Algorithm::TokenBucket, 1, Nanos::from_secs(3_600));
-        let limit = Limit::compile(&spec, Precision::Script);
+        let limit = Limit::compile(&spec, Precision::Double);
         let limit = limit.map_err(|error| rejected(scripts::CHARGE, error))?;
         let rule = RuleName::new("doctor");
         let set = ChargeSet::of([Charge {
@@ -238,7 +237,7 @@ impl AdminConnection {
         if reply.is_only_time() {
             return Err(rejected(script, ScriptReplyError::Shape));
         }
-        Ok(port::decide_from_reply(script, set, &plan, &reply, ReplayIntent::Charge)?.admitted)
+        Ok(port::decide_from_reply(script, set, &plan, &reply, ChargeIntent::Charge)?.admitted)
     }
 
     async fn query_value(&self, command: &Cmd) -> Result<Value, RedisStoreError> {

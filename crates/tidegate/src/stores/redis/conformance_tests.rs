@@ -63,7 +63,7 @@ impl Rig for ConformanceRig {
     }
 
     fn precision(&self) -> Precision {
-        Precision::Script
+        Precision::Double
     }
 }
 
@@ -89,7 +89,7 @@ fn calendar_windows_are_found_at_any_time() {
     let day = |number: u64| Nanos::from_secs(START - 1_000_000 + 86_400 * number);
     let mut spec = Spec::new(Algorithm::FixedWindow, 2, Nanos::from_secs(86_400));
     spec.window = Window::Edges { edges: (0..400).map(day).collect(), nominal: Nanos::from_secs(86_400) };
-    let limit = Limit::compile(&spec, Precision::Script).expect("a limit");
+    let limit = Limit::compile(&spec, Precision::Double).expect("a limit");
     on_runtime(async {
         let rig = ConformanceRig::connect(&server).await;
         let counter = conformance::ConformanceCounter::new();

@@ -28,7 +28,7 @@ pub(super) enum Spending {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub(super) enum PlanError {
     /// A limit whose products a script would round.
-    #[error("a limit was compiled for memory; compile the rules with `Precision::Script`")]
+    #[error("a limit was compiled for memory; compile the rules with `Precision::Double`")]
     Inexact,
     /// More rules than a call can carry.
     #[error("a request touches more than 255 records")]
@@ -63,7 +63,7 @@ impl ScriptPlan {
         };
         plan.bytes.push(0);
         for charge in charges {
-            if !charge.limit.is_exact_in_scripts() {
+            if !charge.limit.is_exact_in_doubles() {
                 return Err(PlanError::Inexact);
             }
             let known = owners.iter().position(|(subject, rule)| *subject == charge.subject && *rule == charge.rule);

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use redis::Value;
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
+    Charge, ChargeIntent, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
+    Refund, Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use super::connection_pool::ScriptCall;
-use super::decision_replay::{DecisionReplay, ReplayIntent};
+use super::decision_replay::{DecisionReplay, decide, open_replay, snapshot_of};
 use super::durable::{self, DurabilityRequirement};
 use super::plan::{ScriptPlan, Spending, base64url, key};
 use super::record;
@@ -26,7 +26,7 @@ pub(super) const PERMITS: &str = "s:";
 impl Counters for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
         self.run(script, &set.charges, Spending::Charge, &[], &[], read).await
     }
 
@@ -63,7 +63,7 @@ impl Counters for RedisStore {
                 Ok(reply) => {
                     let confirmed =
                         if set.requires_durability() { durable::confirm(&reply, &durability, began) } else { Ok(()) };
-                    let intent = ReplayIntent::Charge;
+                    let intent = ChargeIntent::Charge;
                     confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
                 }
                 Err(error) => Err(error),
@@ -75,7 +75,7 @@ impl Counters for RedisStore {
     async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let (plan, reply) = self.read_records(set).await?;
         let mut replay = replay_reply(scripts::READ, &set.charges, &plan, &reply)?;
-        Ok(replay.decide(set, ReplayIntent::Peek))
+        Ok(decide(&mut replay, ChargeIntent::Peek))
     }
 
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
@@ -112,9 +112,10 @@ impl Counters for RedisStore {
         let charges = std::slice::from_ref(charge);
         let read = |plan: &ScriptPlan, reply: ScriptReply| {
             let units = reply.verdict().map_err(|error| rejected(script, error))?;
-            let drawn = replay_reply(script, charges, plan, &reply)?.draw();
+            let mut replay = replay_reply(script, charges, plan, &reply)?;
+            let drawn = replay.draw();
             if u64::try_from(units) == Ok(drawn.units) {
-                Ok(drawn)
+                Ok(LeaseReply { snapshot: Some(snapshot_of(&replay, 0)), ..drawn })
             } else {
                 Err(rejected(script, ScriptReplyError::Disagreement))
             }
@@ -124,7 +125,7 @@ impl Counters for RedisStore {
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Force);
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Force);
         self.run(script, &set.charges, Spending::Force, &[], &[], read).await
     }
 
@@ -132,9 +133,7 @@ impl Counters for RedisStore {
     /// pipeline, because with a round trip for each a node would never finish restoring.
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let script = scripts::RESTORE;
-        if restores.iter().any(|s| !s.charge.limit.accepts(&s.state)) {
-            return Err(rejected(script, StateMismatchError));
-        }
+        Restore::check_all(restores).map_err(|error| rejected(script, error))?;
         let now = self.estimated_now();
         let plan = |restore: &Restore<'_>| {
             let charges = std::slice::from_ref(&restore.charge);
@@ -304,10 +303,10 @@ pub(super) fn decide_from_reply(
     set: &ChargeSet<'_>,
     plan: &ScriptPlan,
     reply: &ScriptReply,
-    intent: ReplayIntent,
+    intent: ChargeIntent,
 ) -> StoreResult<Outcome> {
     let admitted = reply.verdict().map_err(|error| rejected(script, error))?;
-    let outcome = replay_reply(script, &set.charges, plan, reply)?.decide(set, intent);
+    let outcome = decide(&mut replay_reply(script, &set.charges, plan, reply)?, intent);
     if outcome.admitted == (admitted == 1) {
         Ok(outcome)
     } else {
@@ -318,12 +317,11 @@ pub(super) fn decide_from_reply(
 fn replay_reply<'c>(
     script: Script,
     charges: &'c [Charge<'c>],
-    plan: &'c ScriptPlan,
+    plan: &ScriptPlan,
     reply: &ScriptReply,
 ) -> StoreResult<DecisionReplay<'c>> {
     let records = reply.records().map_err(|error| rejected(script, error))?;
-    let replay = DecisionReplay::open(charges, plan, &records, reply.at);
-    replay.map_err(|error| rejected(script, error))
+    open_replay(charges, plan, &records, reply.at).map_err(|error| rejected(script, error))
 }
 
 /// A charge whose cost is capped at what a counter can hold: units above that were not charged either.
@@ -335,8 +333,3 @@ fn capped_charge<'c>(charge: &'c Charge<'_>) -> Charge<'c> {
         ..*charge
     }
 }
-
-/// A restored state was not made by its limit. Nothing was merged.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("a restored state is not of its limit's algorithm")]
-struct StateMismatchError;

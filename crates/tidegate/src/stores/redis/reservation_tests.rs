@@ -97,7 +97,7 @@ fn limits(rng: &mut TestRng) -> [Limit; 2] {
         let algorithm = Algorithm::ALL[rng.below(Algorithm::ALL.len() as u64) as usize];
         let width = Nanos::from_secs([30, 120, 3_600][rng.below(3) as usize]);
         let spec = Spec::new(algorithm, 50 + rng.below(200), width);
-        Limit::compile(&spec, Precision::Script).expect("a limit that fits")
+        Limit::compile(&spec, Precision::Double).expect("a limit that fits")
     })
 }
 

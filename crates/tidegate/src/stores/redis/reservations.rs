@@ -2,11 +2,10 @@
 //! can settle it. The next reservation refunds the estimates that expired unsettled.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{Charge, Outcome, Reserve, Settle, Settled, StoreResult, Used};
+use tidegate_core::store::{Charge, ChargeIntent, Outcome, Reserve, Settle, Settled, StoreResult, Used};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use super::decision_replay::ReplayIntent;
 use super::plan::{ScriptPlan, Spending, key};
 use super::port::decide_from_reply;
 use super::script_reply::{ScriptReply, ScriptReplyError};
@@ -20,7 +19,7 @@ impl RedisStore {
         let ttl = micros(reserve.ttl);
         let since = micros(self.server_state.data_since());
         let after = [&id[..], ttl.as_bytes(), since.as_bytes()];
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ReplayIntent::Charge);
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
         self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
     }

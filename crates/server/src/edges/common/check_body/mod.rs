@@ -97,6 +97,8 @@ pub(crate) fn parse_check(body: &[u8]) -> Result<CheckBody<'_>, InputError> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
     use tidegate_core::units::Cost;
     use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};

@@ -30,7 +30,7 @@ const STRICT: RuleOptions = RuleOptions { on_failure: OnStoreFailure::Deny, ..PA
 
 fn limit(algorithm: Algorithm, count: u64) -> Limit {
     let spec = Spec::new(algorithm, count, Nanos::from_secs(3_600));
-    Limit::compile(&spec, Precision::Script).expect("a limit")
+    Limit::compile(&spec, Precision::Double).expect("a limit")
 }
 
 /// A folder, a clock, and the events of the journal.

@@ -62,8 +62,8 @@ pub(super) fn limits(kind: LimitKind, random: &mut ParityRng) -> Vec<Limit> {
             LimitKind::Of(algorithm) => spec(algorithm, limits.len(), random),
             LimitKind::Calendar => calendar(random),
         };
-        if let Ok(limit) = Limit::compile(&spec, Precision::Script)
-            && limit.is_exact_in_scripts()
+        if let Ok(limit) = Limit::compile(&spec, Precision::Double)
+            && limit.is_exact_in_doubles()
         {
             limits.push(limit.for_subject(random.next()));
         }

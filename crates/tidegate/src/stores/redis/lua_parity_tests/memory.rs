@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{Charge, ChargeSet, Outcome, Role, RuleOptions};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Outcome, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -15,7 +15,6 @@ use super::cases::{self, LimitKind, ParityRng, START};
 use super::model::{self, StoredRecord};
 use crate::clock::ManualClock;
 use crate::stores::MemoryStore;
-use crate::stores::redis::decision_replay::ReplayIntent;
 use crate::stores::redis::plan::{ScriptPlan, Spending};
 
 const STEPS: u64 = 20_000;
@@ -52,9 +51,9 @@ fn run(kind: LimitKind, seed: u64) {
             let plan = ScriptPlan::new(&set.charges, Spending::Charge, at).expect("a plan");
             let shared = &mut records[..plan.keys.len()];
             let (actual, wanted) = match random.below(10) {
-                0 => (model::charge(&set, &plan, shared, ReplayIntent::Force, at), memory.force_at(&set, at)),
-                1 => (model::charge(&set, &plan, shared, ReplayIntent::Peek, at), memory.peek_at(&set, at)),
-                _ => (model::charge(&set, &plan, shared, ReplayIntent::Charge, at), memory.charge_at(&set, at)),
+                0 => (model::charge(&set, &plan, shared, ChargeIntent::Force, at), memory.force_at(&set, at)),
+                1 => (model::charge(&set, &plan, shared, ChargeIntent::Peek, at), memory.peek_at(&set, at)),
+                _ => (model::charge(&set, &plan, shared, ChargeIntent::Charge, at), memory.charge_at(&set, at)),
             };
             denied += u64::from(!wanted.admitted);
             let actual = Outcome { snapshots: Vec::new(), ..actual };

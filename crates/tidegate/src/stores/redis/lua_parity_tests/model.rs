@@ -1,13 +1,12 @@
 //! The expected effect of a script on a record, computed by the library: the bytes after it, and their expiry.
 
 use tidegate_core::algorithms::{CounterState, Limit, LogState};
-use tidegate_core::store::{Charge, LeaseReply, Outcome};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, LeaseReply, Outcome};
 use tidegate_core::units::Nanos;
 
-use crate::stores::redis::decision_replay::{DecisionReplay, ReplayIntent};
+use crate::stores::redis::decision_replay::{DecisionReplay, decide, open_replay, snapshot_of};
 use crate::stores::redis::plan::ScriptPlan;
 use crate::stores::redis::record::{self, END_OF_TIME, RecordCounter, RecordHeader};
-use tidegate_core::store::ChargeSet;
 
 /// A record and its expiry, in seconds.
 pub(super) type StoredRecord = Option<(Vec<u8>, u64)>;
@@ -68,14 +67,13 @@ fn write_record(stored: &StoredRecord, mut entries: Vec<WrittenCounter>, now: Na
 /// Writes the changed counters into `records`.
 fn commit(replay: &DecisionReplay<'_>, records: &mut [StoredRecord], now: Nanos) {
     for (key, stored) in records.iter_mut().enumerate() {
-        let of_key = replay.counters.iter().filter(|counter| counter.key == key);
+        let of_key = replay.counters().iter().filter(|counter| counter.place.key == key);
         let entries: Vec<WrittenCounter> = of_key
-            .filter(|counter| counter.current.changed)
-            .map(|counter| WrittenCounter {
-                header: counter.current.header.clone(),
-                limit: counter.current.limit.clone(),
-                state: counter.current.state.clone(),
-                changed: true,
+            .filter(|counter| counter.is_changed())
+            .map(|counter| {
+                let limit = counter.limit().into_owned();
+                let header = RecordHeader::of(counter.place.rate, &limit);
+                WrittenCounter { header, state: counter.state_under(&limit, now).0, limit, changed: true }
             })
             .collect();
         if !entries.is_empty() {
@@ -93,22 +91,22 @@ pub(super) fn charge(
     set: &ChargeSet<'_>,
     plan: &ScriptPlan,
     records: &mut [StoredRecord],
-    intent: ReplayIntent,
+    intent: ChargeIntent,
     now: Nanos,
 ) -> Outcome {
-    let mut replay = DecisionReplay::open(&set.charges, plan, &bytes(records), now).expect("records");
-    let outcome = replay.decide(set, intent);
-    if intent != ReplayIntent::Peek {
+    let mut replay = open_replay(&set.charges, plan, &bytes(records), now).expect("records");
+    let outcome = decide(&mut replay, intent);
+    if intent != ChargeIntent::Peek {
         commit(&replay, records, now);
     }
     outcome
 }
 
 pub(super) fn draw(charges: &[Charge<'_>], plan: &ScriptPlan, records: &mut [StoredRecord], now: Nanos) -> LeaseReply {
-    let mut replay = DecisionReplay::open(charges, plan, &bytes(records), now).expect("records");
+    let mut replay = open_replay(charges, plan, &bytes(records), now).expect("records");
     let drawn = replay.draw();
     commit(&replay, records, now);
-    drawn
+    LeaseReply { snapshot: Some(snapshot_of(&replay, 0)), ..drawn }
 }
 
 pub(super) fn restore(
@@ -119,13 +117,8 @@ pub(super) fn restore(
     now: Nanos,
 ) {
     let charges = std::slice::from_ref(charge);
-    let mut replay = DecisionReplay::open(charges, plan, &bytes(records), now).expect("records");
-    let (mut merged, _) = replay.state_of(0);
-    charge.limit.merge(&mut merged, state, now);
-    let at = charge.limit.advance(&mut merged, now);
-    if charge.limit.fresh_at(&merged, at) > now {
-        replay.set_state(0, merged);
-    }
+    let mut replay = open_replay(charges, plan, &bytes(records), now).expect("records");
+    replay.restore(state);
     commit(&replay, records, now);
 }
 

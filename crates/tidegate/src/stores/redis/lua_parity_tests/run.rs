@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{CounterState, Limit, LogEntry, LogState, MAX_LOG_ENTRIES, Parameters};
-use tidegate_core::store::{Charge, ChargeSet, Role, RuleOptions};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Role, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
@@ -13,7 +13,6 @@ use super::cases::{self, ParityRng, START};
 use super::model::{self, StoredRecord};
 use super::wire::WireClient;
 use super::{CALL_ID, ScriptHashes};
-use crate::stores::redis::decision_replay::ReplayIntent;
 use crate::stores::redis::plan::{ScriptPlan, Spending};
 use crate::stores::redis::port::PERMITS;
 use crate::stores::redis::record;
@@ -196,8 +195,8 @@ impl ParityRun {
             }
             _ => {
                 let intent = match verb {
-                    18 => ReplayIntent::Force,
-                    _ => ReplayIntent::Charge,
+                    18 => ChargeIntent::Force,
+                    _ => ChargeIntent::Charge,
                 };
                 let outcome = model::charge(&set, &plan, &mut records, intent, now);
                 if outcome.admitted {

@@ -41,8 +41,8 @@ fn run(setup: &LeaseTestbed, own: &TestLimit, beside: &TestLimit, lasts: Nanos) 
     }
     setup.pass(MS(20));
     for node in &nodes {
-        setup.sim.block_on(node.return_all());
-        assert_eq!((node.stats().units_outstanding, node.stats().units_lapsed), (0, 0));
+        setup.sim.block_on(node.drain());
+        assert_eq!((node.leases().units_outstanding, node.leases().units_lapsed), (0, 0));
     }
     let also = *also.lock();
     (admitted, also)

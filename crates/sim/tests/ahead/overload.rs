@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::resilience::{DenyCache, LeasingStore};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::store::Counters;
 use tidegate_core::units::Nanos;
 use tidegate_sim::executor::{NodeRuntime, Sim};
 
-use super::recording_store::{DATE, MS, RecordingStore, TestLimit, leased};
+use super::recording_store::{DATE, MS, RecordingStore, TestLimit, ahead, leased};
 
 /// The result of a run.
 #[derive(Debug)]
@@ -33,8 +32,7 @@ fn run(nodes: usize, rate: u64, load_percent: u64) -> OverloadRun {
     let (passed, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     for node in 0..nodes {
         let runtime = NodeRuntime::new(&sim, node, Nanos::from_secs(7), DATE);
-        let lease = LeasingStore::new(backing_store.clone(), runtime.clone(), 64);
-        let store = Arc::new(DenyCache::new(lease, runtime, 64, Nanos::from_secs(1)));
+        let store = Arc::new(ahead(&backing_store, runtime, 64));
         let (own, world) = (own.clone(), sim.clone());
         let (passed, requests) = (Arc::clone(&passed), Arc::clone(&requests));
         let mean = 1_000_000_000 * 100 * nodes as u64 / (rate * load_percent);

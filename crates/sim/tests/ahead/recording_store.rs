@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tidegate::ahead::{Ahead, BackingStore};
 use tidegate::clock::Clock;
-use tidegate::resilience::{LeasingStore, Lender};
 use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
@@ -113,13 +113,21 @@ impl RecordingStore {
     }
 }
 
-impl Lender for RecordingStore {
+impl BackingStore for RecordingStore {
     fn epoch_of(&self, _: &Charge<'_>) -> Option<Epoch> {
         self.0.behaviour.lock().epoch
     }
 
     fn budget_of(&self, _: &ChargeSet<'_>) -> Nanos {
         BUDGET
+    }
+
+    fn nodes(&self) -> u64 {
+        1
+    }
+
+    fn has_late_charges(&self, _: u128) -> bool {
+        false
     }
 
     async fn charge_with_deadline(&self, _: Nanos, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
@@ -251,11 +259,20 @@ pub(crate) fn leased(algorithm: Algorithm, count: u64, per: Nanos) -> Spec {
     spec
 }
 
+/// Leases of a node.
+pub(crate) fn ahead(
+    store: &RecordingStore,
+    runtime: NodeRuntime,
+    entries: usize,
+) -> Ahead<RecordingStore, NodeRuntime> {
+    Ahead::new(store.clone(), runtime, entries, Nanos::from_secs(1))
+}
+
 /// One node, its leases and its store.
 pub(crate) struct LeaseTestbed {
     pub(crate) sim: Sim,
     pub(crate) store: RecordingStore,
-    pub(crate) lease: LeasingStore<RecordingStore, NodeRuntime>,
+    pub(crate) lease: Ahead<RecordingStore, NodeRuntime>,
 }
 
 impl LeaseTestbed {
@@ -267,13 +284,13 @@ impl LeaseTestbed {
         let sim = Sim::new(seed);
         let store = RecordingStore::new(&sim);
         let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(7), DATE);
-        LeaseTestbed { lease: LeasingStore::new(store.clone(), runtime, entries), store, sim }
+        LeaseTestbed { lease: ahead(&store, runtime, entries), store, sim }
     }
 
     /// Another node on the same store.
-    pub(crate) fn second_node(&self) -> LeasingStore<RecordingStore, NodeRuntime> {
+    pub(crate) fn second_node(&self) -> Ahead<RecordingStore, NodeRuntime> {
         let runtime = NodeRuntime::new(&self.sim, 1, Nanos::from_secs(70), DATE);
-        LeasingStore::new(self.store.clone(), runtime, 64)
+        ahead(&self.store, runtime, 64)
     }
 
     pub(crate) fn charge(&self, own: &TestLimit, cost: u64) -> Outcome {

@@ -1,21 +1,48 @@
-//! The view of one counter between two syncs: the store's state, what was admitted here since, and how far off that
-//! may be.
+//! Lenient counting: a node admits by the last synced state of a counter, and syncs what it admitted a moment later.
+//!
+//! For rules that would rather exceed their limit a little than wait for the store, or whose counters are hot on many
+//! nodes. Every [`SYNC_INTERVAL`] the admitted units are charged by force, and the reply contains what the other nodes
+//! have admitted. A view decides by a state no older than [`MAX_STALENESS`]; without one the store decides, as for
+//! exact counting. So all nodes know what one node admits within 100 ms ([`MAX_PROPAGATION_DELAY`]).
+//!
+//! A view is fresh or stale. It is stale while its state or its oldest unsynced unit is older than [`MAX_STALENESS`],
+//! and does not decide until the next sync. It ends when a sync fails, when it is not used between two syncs, and by a
+//! reset. Then the store behind decides, and holds units that it could not charge as pending.
 //!
 //! States of a unit: unsynced (admitted here), syncing (sent), synced (part of the store's state). Events:
 //! `try_charge`, `refund`, `take_sync` (unsynced to syncing), `synced`, `update` (a reply to another request of this
 //! node). Pure: times go in. Knows no store.
+//!
+//! Bound: beyond the limit at most `(N - 1) * min(what was left, what the busiest node admits in
+//! MAX_PROPAGATION_DELAY)` pass; [`LenientView::overshoot`] returns the present value. Admitted units are synced once,
+//! and unsynced ones are lost only with the node.
+
+use std::sync::Arc;
 
 use tidegate_core::algorithms::{CounterState, Limit};
 use tidegate_core::store::{Charge, CounterSnapshot, LimitReading};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::{MAX_PROPAGATION_DELAY, MAX_STALENESS, Overshoot, SYNC_INTERVAL, SYNC_TIMEOUT};
+use super::Overshoot;
 use crate::resilience::OwnedCharge;
+
+/// How often a view is synced.
+const SYNC_INTERVAL: Nanos = Nanos::from_millis(45);
+/// The maximum age of a state that decides: a sync interval and the time for a reply.
+const MAX_STALENESS: Nanos = Nanos::from_millis(50);
+/// How long a request may be unknown to another node: until it is synced, and until that node syncs.
+const MAX_PROPAGATION_DELAY: Nanos = Nanos::from_millis(100);
+/// How long the reply to a sync is awaited: no decision waits for it, and units whose reply is taken for lost would
+/// be charged once more.
+const SYNC_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 /// A counter as this node sees it.
 pub(super) struct LenientView {
     /// The charge that syncs it: subject, rule and limit.
-    pub(super) charge: OwnedCharge,
+    pub(super) charge: Arc<OwnedCharge>,
+    /// When it is synced next; `None` while a sync is in flight.
+    pub(super) next_sync: Option<Nanos>,
+    last_sync: Nanos,
     /// The store's state, plus the units admitted here since.
     state: CounterState,
     /// When the request for the state was sent and its reply received, by the local clock; and the store's time in it.
@@ -36,8 +63,8 @@ pub(super) struct LenientView {
 }
 
 /// What to send to the store for a counter.
-pub(super) struct SyncUpdate {
-    pub(super) charge: OwnedCharge,
+pub(super) struct SyncRequest {
+    pub(super) charge: Arc<OwnedCharge>,
     /// The admitted units; `None` if the sync only reads.
     pub(super) units: Option<Cost>,
 }
@@ -46,7 +73,9 @@ impl LenientView {
     /// A view from the state in a reply, whose request was sent at `sent` and which was received at `received`.
     pub(super) fn new(charge: &Charge<'_>, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) -> Self {
         LenientView {
-            charge: OwnedCharge::of(charge).with_min_budget(SYNC_TIMEOUT),
+            charge: Arc::new(OwnedCharge::of(charge).with_min_budget(SYNC_TIMEOUT)),
+            next_sync: Some(received.plus(SYNC_INTERVAL)),
+            last_sync: received,
             state: seen.state.clone(),
             sent,
             received,
@@ -116,14 +145,15 @@ impl LenientView {
     }
 
     /// Starts a sync; `None` if no request has used the view since the last one.
-    pub(super) fn take_sync(&mut self) -> Option<SyncUpdate> {
+    pub(super) fn take_sync(&mut self, now: Nanos) -> Option<SyncRequest> {
         if self.unsynced == 0 && !self.used {
             return None;
         }
+        (self.next_sync, self.last_sync) = (None, now);
         self.used = false;
         self.syncing = std::mem::take(&mut self.unsynced);
         self.syncing_since = self.unsynced_since.take();
-        Some(SyncUpdate { charge: self.charge.clone(), units: Cost::new(self.syncing) })
+        Some(SyncRequest { charge: Arc::clone(&self.charge), units: Cost::new(self.syncing) })
     }
 
     /// Units admitted here that no sync in flight includes.
@@ -133,6 +163,7 @@ impl LenientView {
 
     /// The reply to the sync in flight.
     pub(super) fn synced(&mut self, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) {
+        self.next_sync = Some(self.last_sync.plus(SYNC_INTERVAL));
         let synced_units = std::mem::take(&mut self.syncing);
         self.syncing_since = None;
         self.max_node_units = synced_units.max(self.admitted_by_others(seen, at));

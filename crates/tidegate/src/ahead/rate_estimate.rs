@@ -5,8 +5,6 @@
 
 use tidegate_core::units::Nanos;
 
-use super::hot_key::HotKeyDetector;
-
 /// Smoothed values are stored multiplied by this, or low rates would be rounded away.
 const SCALE: u64 = 16;
 
@@ -28,14 +26,10 @@ struct RateSlice {
 }
 
 impl RateEstimate {
-    /// Starts with the requests in `so_far`. A slice lasts `slice`.
-    pub(super) fn new(slice: Nanos, so_far: &HotKeyDetector) -> Self {
-        RateEstimate {
-            slice: slice.max(Nanos::new(1)),
-            began: so_far.began,
-            current: RateSlice { requests: so_far.requests, units: so_far.units },
-            smoothed: RateSlice::default(),
-        }
+    /// An estimate that begins at `began`. A slice lasts `slice`.
+    pub(super) fn new(slice: Nanos, began: Nanos) -> Self {
+        let (current, smoothed) = (RateSlice::default(), RateSlice::default());
+        RateEstimate { slice: slice.max(Nanos::new(1)), began, current, smoothed }
     }
 
     /// Records a request of `units` units.
@@ -82,7 +76,7 @@ mod tests {
     /// Requests of two units each at these milliseconds, in slices of 50. Expects the estimate of requests per slice.
     #[track_caller]
     fn check(at_ms: impl IntoIterator<Item = u64>, want: u64) {
-        let mut rate = RateEstimate::new(Nanos::from_millis(50), &HotKeyDetector::default());
+        let mut rate = RateEstimate::new(Nanos::from_millis(50), Nanos::ZERO);
         for at in at_ms {
             rate.record(2, Nanos::from_millis(at));
         }

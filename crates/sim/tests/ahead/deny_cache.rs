@@ -2,28 +2,21 @@
 
 use std::borrow::Cow;
 
-use tidegate::clock::ManualClock;
-use tidegate::resilience::DenyCache;
-use tidegate::stores::MemoryStore;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Retry, Spec, Verdict};
 use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, Outcome, Refund, Role, RuleOptions, Source};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_sim::executor::{NodeRuntime, Sim};
 
-const DATE: Nanos = Nanos::from_secs(1_700_000_000);
-const MS: fn(u64) -> Nanos = Nanos::from_millis;
+use super::recording_store::{LeaseTestbed, MS};
 
 fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
     let spec = Spec::new(algorithm, count, window);
     Limit::compile(&spec, Precision::Memory).expect("a valid rate")
 }
 
-/// A deny cache on a memory store, both on one clock.
+/// A node on a memory store, both on one clock.
 struct DenyCacheTestbed {
-    sim: Sim,
-    clock: ManualClock,
-    cache: DenyCache<MemoryStore<ManualClock>, NodeRuntime>,
+    node: LeaseTestbed,
     rule: RuleName,
     options: RuleOptions,
 }
@@ -34,22 +27,15 @@ impl DenyCacheTestbed {
     }
 
     fn counting(counting: Counting) -> Self {
-        let (sim, clock) = (Sim::new(1), ManualClock::at(DATE));
-        let runtime = NodeRuntime::new(&sim, 0, Nanos::ZERO, Nanos::ZERO);
-        let store = MemoryStore::new(clock.clone());
         DenyCacheTestbed {
-            cache: DenyCache::new(store, runtime, 16, Nanos::from_secs(1)),
-            sim,
-            clock,
+            node: LeaseTestbed::with(1, 16),
             rule: RuleName::new("denying"),
             options: RuleOptions { counting, ..RuleOptions::DEFAULT },
         }
     }
 
     fn pass(&self, span: Nanos) {
-        self.clock.advance(span);
-        let sim = self.sim.clone();
-        self.sim.block_on(async move { sim.sleep(span).await });
+        self.node.pass(span);
     }
 
     fn set<'a>(&'a self, limit: &'a Limit, cost: u64) -> ChargeSet<'a> {
@@ -69,7 +55,7 @@ impl DenyCacheTestbed {
     #[track_caller]
     fn check(&self, limit: &Limit, cost: u64, want: (bool, Source)) -> Outcome {
         let set = self.set(limit, cost);
-        let outcome = self.sim.block_on(self.cache.charge(&set));
+        let outcome = self.node.sim.block_on(self.node.lease.charge(&set));
         let outcome = outcome.expect("memory replies");
         assert_eq!((outcome.admitted, outcome.source), want, "cost {cost}");
         outcome
@@ -126,7 +112,7 @@ fn another_limit_and_a_refund_end_a_cached_denial() {
     setup.check(&small, 1, DENIED);
     setup.check(&small, 1, CACHED);
     let refund = Refund { id: 1, charged_at: charged.at, expires_at: charged.at.plus(hour), set: setup.set(&small, 2) };
-    let refunded = setup.sim.block_on(setup.cache.refund(&refund));
+    let refunded = setup.node.sim.block_on(setup.node.lease.refund(&refund));
     refunded.expect("memory replies");
     setup.check(&small, 2, ADMITTED);
     setup.check(&small, 1, DENIED);
@@ -157,7 +143,7 @@ fn a_cached_denial_does_not_answer_requests_that_may_use_more_of_another_limit()
         let mut other = setup.set(part, 1).charges.remove(0);
         other.rule = &beside;
         set.charges.push(other);
-        let outcome = setup.sim.block_on(setup.cache.charge(&set));
+        let outcome = setup.node.sim.block_on(setup.node.lease.charge(&set));
         let outcome = outcome.expect("memory replies");
         (outcome.source, outcome.readings[1].figures.remaining)
     };

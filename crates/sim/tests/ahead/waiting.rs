@@ -40,7 +40,7 @@ fn send_at_once(setup: &LeaseTestbed, own: &TestLimit, requests: usize) -> Arc<M
 fn with_eight(own: &TestLimit, one_way: Nanos) -> LeaseTestbed {
     let setup = LeaseTestbed::new();
     setup.stream(own, 8, Nanos::ZERO);
-    assert_eq!(setup.lease.stats().units_outstanding, 8);
+    assert_eq!(setup.lease.leases().units_outstanding, 8);
     setup.store.behave(|behaviour| behaviour.one_way = one_way);
     setup.store.calls();
     setup
@@ -154,7 +154,7 @@ fn a_request_that_gives_up_waiting_has_taken_nothing() {
         assert!(polled.is_pending());
     }
     setup.pass(MS(1));
-    assert_eq!(setup.lease.stats().units_outstanding, 12);
+    assert_eq!(setup.lease.leases().units_outstanding, 12);
     setup.pass(LEASE.plus(LEASE));
     assert_eq!(*decided.lock(), "l".repeat(8));
     assert_eq!(setup.used_units(&own), 8 + 8);
@@ -184,10 +184,10 @@ fn waiting_requests_are_decided_when_the_node_drains() {
     let setup = with_eight(&own, QUICK);
     let decided = send_at_once(&setup, &own, 12);
     setup.pass(Nanos::new(1));
-    setup.sim.block_on(setup.lease.return_all());
+    setup.sim.block_on(setup.lease.drain());
     setup.pass(MS(2));
     assert_eq!(*decided.lock(), "l".repeat(8) + &"e".repeat(4));
     assert_eq!(setup.used_units(&own), 8 + 12);
-    let stats = setup.lease.stats();
+    let stats = setup.lease.leases();
     assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
 }

@@ -40,11 +40,6 @@ impl Deadlines {
         let due = self.by_time.iter().take_while(|(due, _)| *due <= now);
         due.map(|(_, entry)| *entry).collect()
     }
-
-    /// Every entry that may have leases.
-    pub(super) fn entries(&self) -> impl Iterator<Item = usize> {
-        self.by_entry.keys().copied()
-    }
 }
 
 #[cfg(test)]
@@ -84,7 +79,6 @@ mod tests {
         assert_eq!(deadlines.due(AT(10)), [7, 3]);
         deadlines.set(7, None);
         assert_eq!((deadlines.due(AT(10)), deadlines.next()), (vec![3], Some(AT(8))));
-        assert_eq!(deadlines.entries().collect::<Vec<_>>(), [3]);
         deadlines.set(3, None);
         assert_eq!(deadlines.next(), None);
     }
