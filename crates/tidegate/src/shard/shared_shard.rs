@@ -1,7 +1,7 @@
-//! One shard as this node sees it: its state, what is published of it, and what its replies reveal.
+//! One shard as this node sees it: its state, and what is published of it for decisions.
 //!
-//! `decisions`, `verbs` and `late_calls` decide; `recovery` and its modules run in the background, never on the path of a
-//! decision. All of them call the shard through its guard.
+//! `decisions`, `verbs` and `late_calls` decide, and `replies` looks at what comes back. `recovery` and its modules run in
+//! the background, never on the path of a decision. All of them call the shard through its guard.
 //!
 //! Invariants: the state of recovery changes only in `update_recovery_state`, which publishes the membership under
 //! the same lock; decisions read only what is published. At most one task recovers, and at most one pushes.
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{Charge, ChargeSet, CounterSnapshot, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
+use tidegate_core::store::{Charge, ChargeSet, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
