@@ -147,11 +147,15 @@ impl CallInFlight {
         self.in_flight.breaker.lock().unsent();
     }
 
+    pub(crate) fn is_ping(&self) -> bool {
+        self.permit.is_none()
+    }
+
     /// A reply arrived, in time or late.
     pub(crate) fn replied(mut self, now: Nanos) {
         self.reported = true;
         self.in_flight.newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
-        let is_ping = self.permit.is_none();
+        let is_ping = self.is_ping();
         let replied = |breaker: &mut Breaker| if is_ping { breaker.ping_replied(now) } else { breaker.replied(now) };
         self.in_flight.update(now, replied);
     }
@@ -163,7 +167,7 @@ impl CallInFlight {
             return;
         }
         self.reported = true;
-        let is_ping = self.permit.is_none();
+        let is_ping = self.is_ping();
         self.in_flight.update(now, |breaker| {
             if is_ping { breaker.ping_failed(now, || cause) } else { breaker.failed(now, || cause) }
         });

@@ -212,7 +212,7 @@ impl<S: Store + Probe + 'static, R: Runtime> StoreGuard<S, R> {
                 let cause = self.cause(error);
                 match cause.kind {
                     FailureKind::Timeout => self.abandon(call),
-                    FailureKind::Record => call.record_rejected(now, cause),
+                    FailureKind::Record if !call.is_ping() => call.record_rejected(now, cause),
                     _ => call.failed(now, cause),
                 }
             }
