@@ -109,5 +109,5 @@ const HALF_NOTE: &str = "Half of the rate of each with 64 in flight, at a steady
 
 const PROFILE_NOTE: &str = "*redis-rs* sends the calls of our store and ignores the replies; the columns \
     after it are the additional cost of the store, and then of resilience. What the server runs for a script, in \
-    instructions: `cargo run --release -p tidegate --features redis --example redis_figures -- \
+    instructions: `cargo bench -p tidegate --features internals,redis --bench redis_figures -- \
     instructions`.";

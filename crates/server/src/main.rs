@@ -5,16 +5,15 @@ mod app;
 mod caps;
 mod cli;
 mod config;
+mod decider;
 mod doctor;
 mod edges;
 #[cfg(test)]
 mod instruction_counts;
 mod logging;
-mod maybe_ready;
 mod net;
 mod policy;
 mod protobuf;
-mod service;
 mod state;
 
 use std::process::ExitCode;

@@ -37,7 +37,8 @@
 //! The feature `internals` shows what the service and the simulator are built from. It is no part of the public API and
 //! changes in any release. Stores of other kinds implement the port in `tidegate-core`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
-// Without it, what only they use is dead code.
+#![cfg_attr(not(feature = "internals"), warn(missing_debug_implementations))]
+// Without `internals`, what only the service and the simulator use is dead code.
 #![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
 
 // Modules with an `msrv` use what is newer than the Rust of the default features, as what they depend on does.

@@ -1,4 +1,8 @@
-//! The running service: whether it is ready, and how it shuts down.
+//! The running service: how it starts, which listeners it has, what it does besides requests, and how it shuts down.
 
-pub(crate) mod readiness;
+mod listeners;
+mod maintenance;
+pub(crate) mod public_listener;
 pub(crate) mod shutdown;
+pub(crate) mod start;
+mod warnings;

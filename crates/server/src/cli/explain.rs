@@ -3,8 +3,8 @@
 use tidegate::Limiter;
 use tidegate_core::store::Capabilities;
 
+use crate::decider::check_names;
 use crate::edges::common::check_body::{CheckBody, parse_check};
-use crate::edges::common::names;
 use crate::edges::http::explain;
 use crate::policy::watcher;
 
@@ -27,7 +27,7 @@ pub(super) fn run(args: &ExplainArgs) -> Exit {
             return Exit::Usage;
         }
     };
-    if let Err(bad) = names::check_names(&policy.rules, &check.request, "") {
+    if let Err(bad) = check_names(&policy.rules, &check.request) {
         print_error(format_args!("{}: {}", bad.field, bad.reason));
         return Exit::Usage;
     }

@@ -11,10 +11,6 @@ mod lint;
 mod schema;
 mod serve;
 mod try_peek;
-mod warnings;
-
-#[cfg(test)]
-pub(crate) use serve::build_service;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

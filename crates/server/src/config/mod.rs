@@ -5,6 +5,7 @@
 
 mod environment;
 pub(crate) mod envoy_compat;
+pub(crate) mod envoy_options;
 mod layer;
 pub(crate) mod listen_address;
 mod name_list;
@@ -32,9 +33,9 @@ pub(crate) use self::layer::SettingsLayer;
 pub(crate) use self::quantity::{ByteSize, millis};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
 use crate::config::envoy_compat::EnvoyCompatError;
+use crate::config::envoy_options::EnvoyOptions;
 use crate::config::listen_address::ListenAddress;
 use crate::config::store_choice::{StoreChoice, UnknownStoreError};
-use crate::edges::envoy::EnvoyOptions;
 use crate::net::supervisor::ConnectionAge;
 use crate::net::tls::ListenerTlsFiles;
 use crate::policy::xds::ControlPlane;

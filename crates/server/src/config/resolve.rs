@@ -8,10 +8,9 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
+use crate::config::envoy_options::{DEFAULT_WAIT, EnvoyOptions};
 use crate::config::listen_address::ListenAddress;
 use crate::config::store_choice::StoreChoice;
-use crate::edges::envoy::EnvoyOptions;
-use crate::edges::envoy::deadline::DEFAULT_WAIT;
 use crate::net::supervisor::ConnectionAge;
 use crate::net::tls::ListenerTlsFiles;
 

@@ -11,18 +11,18 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::counted_section;
-use crate::app::shutdown::{ShutdownHandle, ShutdownWaiter};
-use crate::cli;
+use crate::app::public_listener::PublicListener;
+use crate::app::start::build_decider;
 use crate::config::SettingsLayer;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::envoy::serve::EnvoyListener;
-use crate::edges::http::serve::PublicListener;
+use crate::decider::Decider;
+use crate::edges::envoy::serve::{EnvoyEdge, EnvoyListener};
 use crate::edges::resp::serve::RespListener;
 use crate::net::listener::ConnectionHandler;
+use crate::net::shutdown_phase::{ShutdownHandle, ShutdownWaiter};
 use crate::net::supervisor::{ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::service::Service;
 use crate::state::node_identity::NodeIdentity;
 
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/instruction_counts/rules.yaml");
@@ -32,7 +32,8 @@ const PIPE_BYTES: usize = 256 << 10;
 
 /// A service with counters in memory and the rules of this folder.
 pub(super) struct InMemoryService {
-    service: Arc<Service>,
+    decider: Arc<Decider>,
+    envoy: Arc<EnvoyEdge>,
     drain: ShutdownHandle,
     _idle: ShutdownWaiter,
     runtime: Runtime,
@@ -44,11 +45,13 @@ impl InMemoryService {
         let settings = layer.resolve().expect("settings that fit together");
         let (drain, idle) = ShutdownHandle::new();
         let identity = NodeIdentity::open(None).expect("the system has randomness");
-        let service = cli::build_service(&settings, None, &identity, &drain);
-        let Ok(service) = service else { panic!("the rules of this folder cannot be read") };
+        let decider = build_decider(&settings, None, &identity, &drain);
+        let Ok(decider) = decider else { panic!("the rules of this folder cannot be read") };
         let mut builder = tokio::runtime::Builder::new_current_thread();
+        let decider = Arc::new(decider);
         InMemoryService {
-            service: Arc::new(service),
+            envoy: Arc::new(EnvoyEdge::new(Arc::clone(&decider), settings.envoy.clone())),
+            decider,
             drain,
             _idle: idle,
             runtime: builder.enable_all().build().expect("a runtime"),
@@ -57,23 +60,23 @@ impl InMemoryService {
 
     /// A connection to the public HTTP listener.
     pub(super) fn http(&self) -> DuplexStream {
-        self.connect(PublicListener(Arc::clone(&self.service)))
+        self.connect(PublicListener::new(&self.decider, &self.envoy))
     }
 
     /// A connection to the gRPC listener.
     pub(super) fn grpc(&self) -> DuplexStream {
-        self.connect(EnvoyListener(Arc::clone(&self.service)))
+        self.connect(EnvoyListener(Arc::clone(&self.envoy)))
     }
 
     /// A connection to the listener for Redis clients.
     pub(super) fn resp(&self) -> DuplexStream {
-        let service = Arc::clone(&self.service);
-        self.connect(RespListener::new(service, None, Precision::Memory))
+        let decider = Arc::clone(&self.decider);
+        self.connect(RespListener::new(decider, None, Precision::Memory))
     }
 
     fn connect(&self, handler: impl ConnectionHandler) -> DuplexStream {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
-        let metrics = Arc::clone(&self.service.metrics);
+        let metrics = Arc::clone(&self.decider.metrics);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
         let context = ConnectionContext {
             _permit: permit.expect("a free permit"),

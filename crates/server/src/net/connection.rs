@@ -228,7 +228,7 @@ pub(crate) async fn catch_panic<F: Future>(mut work: Pin<&mut F>) -> Option<F::O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::shutdown::ShutdownPhase;
+    use crate::net::shutdown_phase::ShutdownPhase;
     use crate::net::supervisor::ConnectionAge;
     use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
     use crate::net::waiting_streams::WaitingStreams;

@@ -18,14 +18,14 @@ use super::connection::{self, HttpHandler};
 use super::frame_scanner::MAX_UNFINISHED_HEADS;
 use super::large_connections::LargeConnections;
 use super::peer_limit::{ExceededCap, PeerCaps, PeerLimit, PeerPermit, peer_for};
-use super::rate_limited_log::RateLimitedLog;
 use super::silent_connections::{EvictionScope, SilentConnections, SilentGuard};
 use super::supervisor::{ConnectionContext, ConnectionLimits};
 use super::tls::ListenerTls;
 use super::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
-use crate::app::shutdown::ShutdownPhase;
 use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::net::shutdown_phase::ShutdownPhase;
 
 /// How long to back off when the system has no more descriptors or memory: long enough for some to be freed, short
 /// enough to go unnoticed afterwards.

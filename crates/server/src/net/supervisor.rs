@@ -20,10 +20,10 @@ use tidegate::observe::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::app::shutdown::ShutdownPhase;
 use crate::config::listen_address::EndpointAddress;
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::peer_limit::PeerPermit;
+use crate::net::shutdown_phase::ShutdownPhase;
 use crate::net::silent_connections::{SilentGuard, TurnProgress};
 use crate::net::unread_responses::{
     ConnectionUnread, RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadGuard, UnreadResponses,

@@ -23,7 +23,7 @@ use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 
 use super::client_names::ClientNameVerifier;
-use super::rate_limited_log::RateLimitedLog;
+use crate::logging::rate_limited_log::RateLimitedLog;
 
 /// Maximum time of a handshake: many round trips even on a bad line.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

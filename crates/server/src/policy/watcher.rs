@@ -22,10 +22,10 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
+use crate::decider::Decider;
+use crate::decider::first_config::ConfigSource;
 use crate::logging::init::SanitizedText;
-use crate::policy::first_config::ConfigSource;
 use crate::policy::xds::{self, XdsSubscription};
-use crate::service::Service;
 
 /// The rules that run without `--rules`.
 pub(crate) const BUILT_IN_RULES: &str = include_str!("builtin.yaml");
@@ -110,7 +110,7 @@ pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Resu
 
 impl PolicyWatcher {
     /// Starts to watch the sources of rules. Their first contents are in force already.
-    pub(crate) fn start(service: &Arc<Service>, from: &RulesSource) -> std::io::Result<Self> {
+    pub(crate) fn start(decider: &Arc<Decider>, from: &RulesSource) -> std::io::Result<Self> {
         let status = Arc::<Mutex<PolicyStatus>>::default();
         // One for both sources: the policy in force combines files and control plane.
         let reload_warnings = Arc::<ReloadWarnings>::default();
@@ -119,11 +119,11 @@ impl PolicyWatcher {
         tokio::spawn(ignored_files::watch_for_ignored_files(Arc::downgrade(&ignored_files)));
         let follower = match &from.path {
             None => {
-                record_in_force(service, "rules", &mut lock_status(&status));
+                record_in_force(decider, "rules", &mut lock_status(&status));
                 None
             }
             Some(path) => {
-                let (observer, known) = (Arc::clone(service), Arc::clone(&status));
+                let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
                 let observed_files = Arc::clone(&ignored_files);
                 let file_warnings = Arc::clone(&reload_warnings);
                 let on_event = move |event: PolicyEvent<'_>| {
@@ -135,12 +135,12 @@ impl PolicyWatcher {
                         file_warnings.warn(&observer);
                     }
                 };
-                Some(PolicyFollower::start(&service.limiter, path, on_event)?)
+                Some(PolicyFollower::start(&decider.limiter, path, on_event)?)
             }
         };
         let plane = from.xds.clone();
         let control_plane = plane.map(|plane| {
-            let (observer, known) = (Arc::clone(service), Arc::clone(&status));
+            let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
             let on_event = move |event: xds::XdsEvent<'_>| {
                 let is_applied = matches!(event, xds::XdsEvent::Applied { .. });
                 on_xds_event(&observer, &known, event);
@@ -148,7 +148,7 @@ impl PolicyWatcher {
                     reload_warnings.warn(&observer);
                 }
             };
-            XdsSubscription::start(plane, xds_applier(service), Arc::new(on_event))
+            XdsSubscription::start(plane, xds_applier(decider), Arc::new(on_event))
         });
         Ok(PolicyWatcher { follower, control_plane, status, ignored_files })
     }
@@ -161,10 +161,10 @@ impl PolicyWatcher {
     }
 
     /// Reads the files again, waits for the result and logs it. Blocks.
-    pub(crate) fn reload(&self, service: &Service) -> ReloadOutcome {
-        let reload = self.reload_files(service);
+    pub(crate) fn reload(&self, decider: &Decider) -> ReloadOutcome {
+        let reload = self.reload_files(decider);
         self.ignored_files.warn();
-        let (status, version) = (reload.status(), service.limiter.policy().version());
+        let (status, version) = (reload.status(), decider.limiter.policy().version());
         match &reload {
             ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
             _ => info!(status, version, "reload"),
@@ -172,17 +172,17 @@ impl PolicyWatcher {
         reload
     }
 
-    fn reload_files(&self, service: &Service) -> ReloadOutcome {
+    fn reload_files(&self, decider: &Decider) -> ReloadOutcome {
         let Some(follower) = &self.follower else {
             return ReloadOutcome::NoFiles;
         };
-        let before = service.limiter.policy().version();
+        let before = decider.limiter.policy().version();
         if !follower.look(RELOAD_TIMEOUT) {
             return ReloadOutcome::Slow;
         }
         match self.stale() {
             Some(why) => ReloadOutcome::Rejected { why },
-            None if service.limiter.policy().version() == before => ReloadOutcome::Unchanged,
+            None if decider.limiter.policy().version() == before => ReloadOutcome::Unchanged,
             None => ReloadOutcome::Done,
         }
     }
@@ -222,9 +222,9 @@ fn lock_status(status: &Mutex<PolicyStatus>) -> MutexGuard<'_, PolicyStatus> {
 
 /// Called by the rules thread and by the keys thread. The lock is held to the end, so that the last writer has the
 /// last policy.
-fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
+fn on_file_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
     let mut status = lock_status(status);
-    status.record(event, service.limiter.policy().load().keys.is_some());
+    status.record(event, decider.limiter.policy().load().keys.is_some());
     let (what, state) = match event {
         PolicyEvent::Rules(state) => ("rules", state),
         PolicyEvent::Keys(state) => ("keys", state),
@@ -232,17 +232,17 @@ fn on_file_event(service: &Service, status: &Mutex<PolicyStatus>, event: PolicyE
     match state {
         FileState::Current => {
             if let PolicyEvent::Rules(_) = event {
-                service.first_config.record_loaded(ConfigSource::Files);
+                decider.first_config.record_loaded(ConfigSource::Files);
             }
-            record_in_force(service, what, &mut status);
+            record_in_force(decider, what, &mut status);
         }
-        FileState::Stale(why) => log_rejected(service, ConfigSource::Files, what, &why.to_string()),
+        FileState::Stale(why) => log_rejected(decider, ConfigSource::Files, what, &why.to_string()),
     }
 }
 
 /// Puts the limits from a control plane in force, beside the files.
-fn xds_applier(service: &Arc<Service>) -> xds::ApplyResources {
-    let policy = Arc::clone(service.limiter.policy());
+fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
+    let policy = Arc::clone(decider.limiter.policy());
     Arc::new(move |resources| {
         let domains = xds::decode_domains(resources)?;
         let replaced = policy.replace_with(|| policy.load().with_domains(domains));
@@ -251,7 +251,7 @@ fn xds_applier(service: &Arc<Service>) -> xds::ApplyResources {
 }
 
 /// Called by the task that follows the control plane.
-fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
+fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
     let mut status = lock_status(status);
     match event {
         xds::XdsEvent::Connected => {
@@ -266,18 +266,18 @@ fn on_xds_event(service: &Service, status: &Mutex<PolicyStatus>, event: xds::Xds
             status.xds = None;
             let version = SanitizedText(version).to_string();
             info!(version, "the control plane sent limits");
-            service.first_config.record_loaded(ConfigSource::ControlPlane);
-            record_in_force(service, "xds", &mut status);
+            decider.first_config.record_loaded(ConfigSource::ControlPlane);
+            record_in_force(decider, "xds", &mut status);
         }
         xds::XdsEvent::Rejected { version, why } => {
             status.xds = Some(why.to_owned());
             let version = SanitizedText(version).to_string();
             warn!(version, "the control plane sent limits with faults");
-            log_rejected(service, ConfigSource::ControlPlane, "xds", why);
+            log_rejected(decider, ConfigSource::ControlPlane, "xds", why);
         }
         xds::XdsEvent::Disconnected { why, wait_ms } => {
             let why = SanitizedText(why).to_string();
-            let is_loaded = service.first_config.is_loaded(ConfigSource::ControlPlane);
+            let is_loaded = decider.first_config.is_loaded(ConfigSource::ControlPlane);
             let reason = if is_loaded { CONTROL_PLANE_LOST } else { CONTROL_PLANE_SILENT };
             if status.xds.is_none() {
                 status.xds = Some(format!("{reason}: {why}"));
@@ -296,28 +296,28 @@ const CONTROL_PLANE_LOST: &str = "the control plane is lost";
 const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
 
 /// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
-fn log_rejected(service: &Service, source: ConfigSource, what: &str, why: &str) {
-    service.metrics.reload.successful.set(0);
-    service.metrics.reload.rejected.inc();
-    if service.first_config.is_loaded(source) {
+fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) {
+    decider.metrics.reload.successful.set(0);
+    decider.metrics.reload.rejected.inc();
+    if decider.first_config.is_loaded(source) {
         warn!(what, why, "rejected, the last good ones stay in force");
     } else {
         warn!(what, why, "rejected, and nothing is in force yet");
     }
 }
 
-fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
-    let policy = service.limiter.policy().get();
+fn record_in_force(decider: &Decider, what: &str, status: &mut PolicyStatus) {
+    let policy = decider.limiter.policy().get();
     if !policy.is_configured() {
         warn!("there is no configuration yet, so requests get errors");
         return;
     }
-    service.metrics.load(&policy.rules);
-    // The reference service has no keys, and the version would count the keys that are read twice at the start.
-    if let (Some(statistics), true) = (&service.envoy_statistics, what != "keys") {
-        statistics.record_load();
+    decider.metrics.load(&policy.rules);
+    // The reference decider has no keys, and the version would count the keys that are read twice at the start.
+    if what != "keys" {
+        decider.rule_loads.inc();
     }
-    let reload = &service.metrics.reload;
+    let reload = &decider.metrics.reload;
     let stale = status.stale();
     reload.successful.set(u64::from(stale.is_none()));
     if stale.is_none() {
@@ -334,7 +334,7 @@ fn record_in_force(service: &Service, what: &str, status: &mut PolicyStatus) {
         "rules in force"
     );
     *reload.hash.lock() = hash;
-    let (version, warnings) = (policy.version(), policy.lint(service.clock.now()));
+    let (version, warnings) = (policy.version(), policy.lint(decider.clock.now()));
     log_warnings(&warnings, what, version, status.logged_warnings.as_ref());
     status.logged_warnings = Some((version, warnings));
 }

@@ -24,10 +24,13 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::logging::panics;
-use crate::net::rate_limited_log::RateLimitedLog;
+use crate::logging::rate_limited_log::RateLimitedLog;
 use crate::state::data_dir;
 use crate::state::store_events::StoreObserver;
 use crate::state::store_health::{StoreHealth, StoreOutage};
+
+/// The limiter of this process.
+pub(crate) type ServerLimiter = Limiter<AnyStore>;
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.
@@ -308,7 +311,7 @@ fn log_journal_event(event: JournalEvent) {
 /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. Until
 /// then this node decides by its share of each limit. A store without a secret gets the secret that it was last
 /// `known` by. Returns the secret once this node counts there.
-pub(crate) async fn join(limiter: &Limiter<AnyStore>, own: Option<&Secret>, known: Option<&Secret>) -> Option<Secret> {
+pub(crate) async fn join(limiter: &ServerLimiter, own: Option<&Secret>, known: Option<&Secret>) -> Option<Secret> {
     let AnyStore::Shared(shared) = limiter.store() else {
         return None;
     };
@@ -328,7 +331,7 @@ pub(crate) async fn join(limiter: &Limiter<AnyStore>, own: Option<&Secret>, know
 }
 
 /// Waits until decisions are exact.
-pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
+pub(crate) async fn wait_until_exact(limiter: &ServerLimiter) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -339,7 +342,7 @@ pub(crate) async fn wait_until_exact(limiter: &Limiter<AnyStore>) {
 
 /// Restores the secret whenever the store has lost it; otherwise a new node would count under another one. Also
 /// checks at intervals, because the key alone may have been deleted.
-pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Secret, given: bool) {
+pub(crate) async fn maintain_secret(limiter: &ServerLimiter, mut secret: Secret, given: bool) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -356,7 +359,7 @@ pub(crate) async fn maintain_secret(limiter: &Limiter<AnyStore>, mut secret: Sec
 }
 
 /// What this node has admitted without the shared store.
-pub(crate) fn local_admissions(limiter: &Limiter<AnyStore>) -> LocalAdmissions {
+pub(crate) fn local_admissions(limiter: &ServerLimiter) -> LocalAdmissions {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.local_admissions(),
         AnyStore::Memory(_) | AnyStore::Disk(_) => LocalAdmissions::default(),
@@ -364,7 +367,7 @@ pub(crate) fn local_admissions(limiter: &Limiter<AnyStore>) -> LocalAdmissions {
 }
 
 /// How often `local_admissions` changed otherwise than by time.
-pub(crate) fn admission_changes(limiter: &Limiter<AnyStore>) -> u64 {
+pub(crate) fn admission_changes(limiter: &ServerLimiter) -> u64 {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.admission_changes(),
         AnyStore::Memory(_) | AnyStore::Disk(_) => 0,
@@ -372,7 +375,7 @@ pub(crate) fn admission_changes(limiter: &Limiter<AnyStore>) -> u64 {
 }
 
 /// Restores what this node had admitted when it ended.
-pub(crate) fn restore_local_admissions(limiter: &Limiter<AnyStore>, admissions: &LocalAdmissions) {
+pub(crate) fn restore_local_admissions(limiter: &ServerLimiter, admissions: &LocalAdmissions) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -397,7 +400,7 @@ pub(crate) fn restore_local_admissions(limiter: &Limiter<AnyStore>, admissions: 
 }
 
 /// Returns outstanding leases when this node ends, so that other nodes can use the units at once.
-pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
+pub(crate) async fn return_leases(limiter: &ServerLimiter) {
     let AnyStore::Shared(shared) = limiter.store() else {
         return;
     };
@@ -415,7 +418,7 @@ pub(crate) async fn return_leases(limiter: &Limiter<AnyStore>) {
 }
 
 /// Logs why this node has not joined the store, unless the line about an outage names the cause.
-pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
+pub(crate) fn log_not_joined(limiter: &ServerLimiter) {
     if limiter.store().condition().outage.is_some() {
         return;
     }
@@ -424,7 +427,7 @@ pub(crate) fn log_not_joined(limiter: &Limiter<AnyStore>) {
 }
 
 /// Why the store cannot be used, if known.
-pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
+pub(crate) fn join_failure_reason(limiter: &ServerLimiter) -> String {
     let AnyStore::Shared(shared) = limiter.store() else {
         return String::new();
     };
@@ -435,7 +438,7 @@ pub(crate) fn join_failure_reason(limiter: &Limiter<AnyStore>) -> String {
 }
 
 /// The nodes that share the store, once the membership is complete.
-pub(crate) fn membership(limiter: &Limiter<AnyStore>) -> Vec<NodeId> {
+pub(crate) fn membership(limiter: &ServerLimiter) -> Vec<NodeId> {
     match limiter.store() {
         AnyStore::Shared(shared) => shared.store.members(),
         AnyStore::Memory(_) | AnyStore::Disk(_) => Vec::new(),

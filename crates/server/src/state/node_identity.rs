@@ -10,9 +10,8 @@ use tidegate::{Limiter, Secret};
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
-use crate::net::rate_limited_log::RateLimitedLog;
-use crate::service::Service;
-use crate::state::any_store::{self, AnyStore};
+use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::state::any_store::{self, AnyStore, ServerLimiter};
 use crate::state::data_dir;
 use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
 use crate::state::pending_file::PendingFile;
@@ -98,15 +97,15 @@ impl NodeIdentity {
     }
 
     /// Starts the tasks that write the list of nodes and pending charges from now on.
-    pub(crate) fn spawn_persistence(self, service: &Arc<Service>) {
+    pub(crate) fn spawn_persistence(self, limiter: &Arc<ServerLimiter>) {
         let Some(file) = self.membership_file else {
             return;
         };
         if let Some(pending) = self.pending_file {
-            tokio::spawn(persist_pending(Arc::clone(service), pending));
+            tokio::spawn(persist_pending(Arc::clone(limiter), pending));
         }
-        let service = Arc::clone(service);
-        tokio::spawn(persist_membership(service, self.id, self.last_membership, Arc::new(file)));
+        let limiter = Arc::clone(limiter);
+        tokio::spawn(persist_membership(limiter, self.id, self.last_membership, Arc::new(file)));
     }
 }
 
@@ -124,16 +123,16 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
 /// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
 /// thread does not count: on a busy machine it takes longer than the writing.
-async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
+async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<PendingFile>) {
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
     loop {
         let began = Instant::now();
         // Read before the list, so that a later change is written next time.
-        let changes = any_store::admission_changes(&service.limiter);
+        let changes = any_store::admission_changes(&limiter);
         let mut took = Duration::ZERO;
         if written != Some(changes) {
-            let (writing, admissions) = (Arc::clone(&file), any_store::local_admissions(&service.limiter));
+            let (writing, admissions) = (Arc::clone(&file), any_store::local_admissions(&limiter));
             took = began.elapsed();
             let write = move || {
                 let began = Instant::now();
@@ -161,7 +160,7 @@ async fn persist_pending(service: Arc<Service>, file: Arc<PendingFile>) {
 }
 
 async fn persist_membership(
-    service: Arc<Service>,
+    limiter: Arc<ServerLimiter>,
     id: NodeId,
     mut last_written: Option<MembershipList>,
     file: Arc<MembershipFile>,
@@ -169,7 +168,7 @@ async fn persist_membership(
     let mut tick = tokio::time::interval(MEMBERSHIP_POLL_INTERVAL);
     loop {
         tick.tick().await;
-        let nodes = any_store::membership(&service.limiter);
+        let nodes = any_store::membership(&limiter);
         let now = MembershipList::new(id, &nodes);
         if nodes.is_empty() || last_written.as_ref() == Some(&now) {
             continue;

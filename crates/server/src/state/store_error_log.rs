@@ -4,7 +4,7 @@
 use tidegate_core::store::{FailureCause, StoreError};
 use tracing::warn;
 
-use crate::net::rate_limited_log::RateLimitedLog;
+use crate::logging::rate_limited_log::RateLimitedLog;
 
 static UNANSWERED_LOG: RateLimitedLog = RateLimitedLog::new();
 

@@ -31,6 +31,7 @@ mod refill;
 mod table;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -67,6 +68,12 @@ pub trait BackingStore: Store {
 
 /// Decides ahead of a store. Clones share their state.
 pub struct Ahead<S, R>(Arc<AheadInner<S, R>>);
+
+impl<S, R> fmt::Debug for Ahead<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ahead").finish_non_exhaustive()
+    }
+}
 
 struct AheadInner<S, R> {
     store: S,

@@ -124,7 +124,7 @@ impl<S: Store> Limiter<S> {
         ttl: Duration,
         on_cancel: impl FnOnce(Ticket) + Send,
     ) -> Result<Acquired, AcquireError> {
-        self.view().acquire_with_cancel(request, ttl, on_cancel).await
+        self.view().acquire(request, ttl, on_cancel).await
     }
 
     /// Releases the permits of a request that never started. A permit whose release does not reach the store
@@ -282,13 +282,8 @@ enum ReleaseCause {
     NeverStarted,
 }
 
-#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl<S: Store> LimiterView<'_, S> {
-    /// Opens a request; see [`Limiter::acquire_with_cancel`].
-    ///
-    /// # Errors
-    /// When the store gives no reply.
-    pub async fn acquire_with_cancel(
+    async fn acquire(
         &self,
         request: Request<'_>,
         ttl: Duration,

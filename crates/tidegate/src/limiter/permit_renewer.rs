@@ -5,6 +5,7 @@
 //! there is room to reacquire it. Time and tasks are injected.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -55,6 +56,18 @@ impl PermitState {
 pub struct Permit<S: Store + 'static, R: Runtime> {
     renewer: PermitRenewer<S, R>,
     state: Arc<PermitState>,
+}
+
+impl<S, R> fmt::Debug for PermitRenewer<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PermitRenewer").finish_non_exhaustive()
+    }
+}
+
+impl<S: Store + 'static, R: Runtime> fmt::Debug for Permit<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("ticket", &self.state.ticket).finish_non_exhaustive()
+    }
 }
 
 impl<S, R> Clone for PermitRenewer<S, R> {

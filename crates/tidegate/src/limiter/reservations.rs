@@ -196,13 +196,8 @@ impl<S: Store> Limiter<S> {
     }
 }
 
-#[cfg_attr(not(feature = "internals"), doc(hidden))]
 impl<S: Store> LimiterView<'_, S> {
-    /// Decides a request and reserves its cost. See [`Limiter::reserve`].
-    ///
-    /// # Errors
-    /// When the store gives no reply or has no room for the reservation, or there is no randomness for an id.
-    pub async fn reserve(&self, request: Request<'_>, ttl: Duration) -> Result<Reservation, StoreError> {
+    async fn reserve(&self, request: Request<'_>, ttl: Duration) -> Result<Reservation, StoreError> {
         check_unit_names(&request)?;
         let mut request = request;
         let ttl = Nanos::from(ttl).clamp(Nanos::from_millis(1), Reserve::MAX_TTL);

@@ -9,28 +9,20 @@ use super::exposition::{Exposition, MetricKind};
 use crate::ahead::{LeaseStats, Overshoot};
 
 pub(super) fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
-    page.single("tidegate_leases_drawn_total", MetricKind::Counter, "Leases drawn.", leases.leases_drawn);
-    page.single(
-        "tidegate_lease_units_granted_total",
-        MetricKind::Counter,
-        "Units drawn in leases.",
-        leases.units_drawn,
-    );
-    page.single(
+    page.counter("tidegate_leases_drawn_total", "Leases drawn.", leases.leases_drawn);
+    page.counter("tidegate_lease_units_granted_total", "Units drawn in leases.", leases.units_drawn);
+    page.counter(
         "tidegate_lease_units_returned_total",
-        MetricKind::Counter,
         "Units drawn in leases and returned unused.",
         leases.units_returned,
     );
-    page.single(
+    page.counter(
         "tidegate_lease_units_lapsed_total",
-        MetricKind::Counter,
         "Units drawn in leases that were neither used nor returned.",
         leases.units_lapsed,
     );
-    page.single(
+    page.gauge(
         "tidegate_lease_outstanding_units",
-        MetricKind::Gauge,
         "Units drawn in leases that this node holds now.",
         leases.units_outstanding,
     );

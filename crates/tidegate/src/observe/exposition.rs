@@ -49,9 +49,14 @@ impl Exposition {
         self.suffixed("", labels, value)
     }
 
-    /// A family of one sample.
-    pub fn single(&mut self, name: &'static str, kind: MetricKind, help: &str, value: impl Display) {
-        self.family(name, kind, help).sample(&[], value);
+    /// A counter without labels.
+    pub fn counter(&mut self, name: &'static str, help: &str, value: impl Display) {
+        self.family(name, MetricKind::Counter, help).sample(&[], value);
+    }
+
+    /// A gauge without labels.
+    pub fn gauge(&mut self, name: &'static str, help: &str, value: impl Display) {
+        self.family(name, MetricKind::Gauge, help).sample(&[], value);
     }
 
     /// The samples of a histogram, in the current family.

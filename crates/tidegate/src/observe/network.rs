@@ -33,15 +33,13 @@ pub struct NetworkMetrics {
 impl NetworkMetrics {
     /// A disabled edge has no series until something is counted.
     pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
-        page.single(
+        page.gauge(
             "tidegate_unread_response_bytes",
-            MetricKind::Gauge,
             "Bytes of responses that peers have not read.",
             self.unread_bytes.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_silent_connections_closed_total",
-            MetricKind::Counter,
             "Silent connections closed to make room: those of the admin and metrics listeners, and large HTTP/2 ones.",
             self.silent_evicted.get(),
         );

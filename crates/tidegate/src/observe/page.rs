@@ -7,7 +7,7 @@ use tidegate_rules::request::Edge;
 use super::exposition::{Exposition, MetricKind};
 use super::metrics::{Metrics, STATUSES};
 use super::process;
-use super::series::{Counter, Gauge, OutcomeLabel, RuleSeries};
+use super::series::{OutcomeLabel, RuleSeries};
 use super::store::StoreFacts;
 
 impl Metrics {
@@ -19,7 +19,6 @@ impl Metrics {
         self.expose_reservations(&mut page);
         self.expose_responses(&mut page);
         self.network.expose(&mut page, |edge| self.is_on(edge));
-        self.expose_log(&mut page);
         self.expose_reload(&mut page);
         store.expose(&mut page);
         page.family("tidegate_build_info", MetricKind::Gauge, "The version that runs.")
@@ -65,9 +64,8 @@ impl Metrics {
                 page.sample(&[("rule", rule)], matches);
             }
         }
-        page.single(
+        page.gauge(
             "tidegate_rules_without_series",
-            MetricKind::Gauge,
             "Rules counted together as `other` because there are too many.",
             self.rules_dropped.get(),
         );
@@ -129,56 +127,33 @@ impl Metrics {
                 }
             }
         }
-        let gauge = |page: &mut Exposition, name, help, gauge: &Gauge| {
-            page.single(name, MetricKind::Gauge, help, gauge.get());
-        };
-        let counter = |page: &mut Exposition, name, help, counter: &Counter| {
-            page.single(name, MetricKind::Counter, help, counter.get());
-        };
-        gauge(page, "tidegate_connections", "Connections open now.", &self.connections);
-        counter(page, "tidegate_connections_accepted_total", "Connections accepted.", &self.connections_accepted);
-        counter(page, "tidegate_accept_errors_total", "Connections that could not be accepted.", &self.accept_errors);
-        counter(
-            page,
-            "tidegate_connections_timed_out_total",
-            "Connections closed because nothing was received for too long.",
-            &self.connections_timed_out,
-        );
-        counter(page, "tidegate_panics_total", "Requests whose handling panicked.", &self.panics);
-        counter(
-            page,
-            "tidegate_denied_lines_skipped_total",
-            "Denials reported in the log as counts instead of lines.",
-            &self.lines_skipped,
-        );
-    }
-
-    fn expose_log(&self, page: &mut Exposition) {
-        page.single(
-            "tidegate_log_lines_dropped_total",
-            MetricKind::Counter,
-            "Log lines lost because the log was not read fast enough.",
-            self.lines_dropped.get(),
-        );
+        page.gauge("tidegate_connections", "Connections open now.", self.connections.get());
+        page.counter("tidegate_connections_accepted_total", "Connections accepted.", self.connections_accepted.get());
+        let help = "Connections that could not be accepted.";
+        page.counter("tidegate_accept_errors_total", help, self.accept_errors.get());
+        let help = "Connections closed because nothing was received for too long.";
+        page.counter("tidegate_connections_timed_out_total", help, self.connections_timed_out.get());
+        page.counter("tidegate_panics_total", "Requests whose handling panicked.", self.panics.get());
+        let help = "Denials reported in the log as counts instead of lines.";
+        page.counter("tidegate_denied_lines_skipped_total", help, self.lines_skipped.get());
+        let help = "Log lines lost because the log was not read fast enough.";
+        page.counter("tidegate_log_lines_dropped_total", help, self.lines_dropped.get());
     }
 
     fn expose_reload(&self, page: &mut Exposition) {
         let reload = &self.reload;
-        page.single(
+        page.gauge(
             "tidegate_config_last_reload_successful",
-            MetricKind::Gauge,
             "Whether the last attempt to load the rules succeeded.",
             reload.successful.get(),
         );
-        page.single(
+        page.gauge(
             "tidegate_config_last_reload_success_timestamp_seconds",
-            MetricKind::Gauge,
             "When the rules were last loaded.",
             reload.success_epoch_secs.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_config_rejected_total",
-            MetricKind::Counter,
             "Rules that were rejected; the last good rules stay in force.",
             reload.rejected.get(),
         );

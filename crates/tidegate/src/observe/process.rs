@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::exposition::{Exposition, MetricKind};
+use super::exposition::Exposition;
 
 /// `USER_HZ`: fixed by the kernel's interface, whatever its own tick is.
 const TICKS_PER_SEC: f64 = 100.0;
@@ -12,43 +12,21 @@ const TICKS_PER_SEC: f64 = 100.0;
 pub fn expose(page: &mut Exposition) {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mut single = |name, kind, help, value: Option<f64>| {
+    if let Some(secs) = cpu_secs(&stat) {
+        page.counter("process_cpu_seconds_total", "User and system CPU time spent in seconds.", secs);
+    }
+    for (name, help, value) in [
+        ("process_resident_memory_bytes", "Resident memory size in bytes.", kib_field(&status, "VmRSS:")),
+        ("process_virtual_memory_bytes", "Virtual memory size in bytes.", kib_field(&status, "VmSize:")),
+        ("process_threads", "Number of OS threads in the process.", field(&status, "Threads:")),
+        ("process_open_fds", "Number of open file descriptors.", open_fds()),
+        ("process_max_fds", "Maximum number of open file descriptors.", max_fds().map(|max| max as f64)),
+        ("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", start_secs(&stat)),
+    ] {
         if let Some(value) = value {
-            page.single(name, kind, help, value);
+            page.gauge(name, help, value);
         }
-    };
-    single(
-        "process_cpu_seconds_total",
-        MetricKind::Counter,
-        "User and system CPU time spent in seconds.",
-        cpu_secs(&stat),
-    );
-    single(
-        "process_resident_memory_bytes",
-        MetricKind::Gauge,
-        "Resident memory size in bytes.",
-        kib_field(&status, "VmRSS:"),
-    );
-    single(
-        "process_virtual_memory_bytes",
-        MetricKind::Gauge,
-        "Virtual memory size in bytes.",
-        kib_field(&status, "VmSize:"),
-    );
-    single("process_threads", MetricKind::Gauge, "Number of OS threads in the process.", field(&status, "Threads:"));
-    single("process_open_fds", MetricKind::Gauge, "Number of open file descriptors.", open_fds());
-    single(
-        "process_max_fds",
-        MetricKind::Gauge,
-        "Maximum number of open file descriptors.",
-        max_fds().map(|max| max as f64),
-    );
-    single(
-        "process_start_time_seconds",
-        MetricKind::Gauge,
-        "Start time of the process since unix epoch in seconds.",
-        start_secs(&stat),
-    );
+    }
 }
 
 /// The maximum of open files of this process. `None` if unknown.

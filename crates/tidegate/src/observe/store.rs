@@ -162,63 +162,49 @@ impl SharedSeries {
     }
 
     fn expose(&self, page: &mut Exposition) {
-        page.single(
+        page.gauge(
             "tidegate_store_breaker_open",
-            MetricKind::Gauge,
             "1 while the store is not called because it failed.",
             self.open.get(),
         );
-        page.single(
-            "tidegate_store_breaker_opened_total",
-            MetricKind::Counter,
-            "How often the breaker opened.",
-            self.opened.get(),
-        );
-        page.single(
+        page.counter("tidegate_store_breaker_opened_total", "How often the breaker opened.", self.opened.get());
+        page.gauge(
             "tidegate_store_exact",
-            MetricKind::Gauge,
             "1 while the store replies and is considered to hold every count.",
             u64::from(self.is_exact() && !self.is_open()),
         );
-        page.single(
+        page.counter(
             "tidegate_store_epoch_changes_total",
-            MetricKind::Counter,
             "How often the store was found to have lost counts.",
             self.epoch_changes.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_seeded_total",
-            MetricKind::Counter,
             "Counters that this node restored in a store that had lost them.",
             self.restored.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_trusted_early_total",
-            MetricKind::Counter,
             "How often the store was trusted again before every node had restored its counters.",
             self.trusted_early.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_reconciled_units_total",
-            MetricKind::Counter,
             "Units admitted without the store and charged to it afterwards.",
             self.written_back.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_unconfirmed_units_total",
-            MetricKind::Counter,
             "Units of charges whose reply was late, lost or an error; the store may count them twice.",
             self.unconfirmed.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_pending_dropped_units_total",
-            MetricKind::Counter,
             "Units admitted without the store that it will never count: the table of pending charges was full.",
             self.dropped.get(),
         );
-        page.single(
+        page.counter(
             "tidegate_store_clock_jumps_total",
-            MetricKind::Counter,
             "How often the store's clock or this node's was set, or another store took over.",
             self.clock_jumps.get(),
         );
@@ -240,15 +226,13 @@ fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
 /// Shows nothing before the store has replied: a zero would mean that the clocks agree.
 fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
     let Some(clock) = clock else { return };
-    page.single(
+    page.gauge(
         "tidegate_store_clock_offset_seconds",
-        MetricKind::Gauge,
         "How far the store's clock is ahead of this node's; negative: behind.",
         clock.offset.nanos as f64 / 1e9,
     );
-    page.single(
+    page.gauge(
         "tidegate_store_clock_level",
-        MetricKind::Gauge,
         "The level of that offset: 0 fine, 1 warning, 2 alarm.",
         match clock.level {
             ClockLevel::Fine => 0,
@@ -259,30 +243,22 @@ fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
-    page.single("tidegate_store_keys", MetricKind::Gauge, "Counters in the store.", store.keys);
-    page.single("tidegate_store_bytes", MetricKind::Gauge, "Memory the counters take.", store.bytes);
-    page.single("tidegate_store_cap_bytes", MetricKind::Gauge, "Maximum memory of the counters.", store.cap_bytes);
-    page.single(
+    page.gauge("tidegate_store_keys", "Counters in the store.", store.keys);
+    page.gauge("tidegate_store_bytes", "Memory the counters take.", store.bytes);
+    page.gauge("tidegate_store_cap_bytes", "Maximum memory of the counters.", store.cap_bytes);
+    page.counter(
         "tidegate_store_overflow_total",
-        MetricKind::Counter,
         "Charges that shared a counter because the store was full.",
         store.overflowed,
     );
-    page.single(
-        "tidegate_store_swept_total",
-        MetricKind::Counter,
-        "Counters evicted because they had expired.",
-        store.swept,
-    );
-    page.single(
+    page.counter("tidegate_store_swept_total", "Counters evicted because they had expired.", store.swept);
+    page.counter(
         "tidegate_store_converted_total",
-        MetricKind::Counter,
         "Counters converted to a limit with other parameters.",
         store.converted,
     );
-    page.single(
+    page.counter(
         "tidegate_store_clock_steps_total",
-        MetricKind::Counter,
         "Counters found ahead of the clock, which must have been set back.",
         store.clock_steps,
     );
@@ -301,23 +277,16 @@ fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) 
 }
 
 fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
-    page.single(
+    page.gauge(
         "tidegate_journal_failing",
-        MetricKind::Gauge,
         "1 while durable counts cannot be written to the disk.",
         u64::from(journal.failing),
     );
-    page.single(
+    page.counter(
         "tidegate_journal_commits_total",
-        MetricKind::Counter,
         "Writes of durable counters, each of all that were waiting.",
         journal.commits,
     );
-    page.single("tidegate_journal_counters_total", MetricKind::Counter, "Counters in those writes.", journal.written);
-    page.single(
-        "tidegate_journal_lost_total",
-        MetricKind::Counter,
-        "Decisions whose counts were not on the disk in time.",
-        journal.lost,
-    );
+    page.counter("tidegate_journal_counters_total", "Counters in those writes.", journal.written);
+    page.counter("tidegate_journal_lost_total", "Decisions whose counts were not on the disk in time.", journal.lost);
 }

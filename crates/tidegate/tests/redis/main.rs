@@ -5,6 +5,7 @@
 mod cluster;
 mod cluster_rollback;
 mod concurrent;
+mod connect;
 mod described;
 mod durable;
 mod durable_topologies;

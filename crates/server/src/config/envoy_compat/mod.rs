@@ -24,8 +24,8 @@ use std::time::Duration;
 use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
+use crate::config::envoy_options::LimitHeaders;
 use crate::config::{LogFormat, LogLevel, ServerSettings, SettingsLayer};
-use crate::edges::envoy::LimitHeaders;
 use response_options::ResponseOptions;
 use table::{EnvoyVariable, VARIABLES, VariableSupport};
 

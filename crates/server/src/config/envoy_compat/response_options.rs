@@ -4,7 +4,7 @@ use http::HeaderName;
 use tidegate_rules::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 
 use super::env_values::EnvValues;
-use crate::edges::envoy::ReferenceHeaderNames;
+use crate::config::envoy_options::ReferenceHeaderNames;
 
 /// How requests are decided, and the extra parts of a response.
 #[derive(Clone, PartialEq, Debug)]

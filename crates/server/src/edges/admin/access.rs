@@ -9,7 +9,8 @@ use std::path::Path;
 use subtle::ConstantTimeEq;
 
 use crate::config::listen_address::{EndpointAddress, ListenAddress};
-use crate::edges::common::api_error::{ApiError, InputError};
+use crate::decider::InputError;
+use crate::edges::common::api_error::ApiError;
 
 /// Shorter tokens can be guessed.
 const MIN_TOKEN_LEN: usize = 16;

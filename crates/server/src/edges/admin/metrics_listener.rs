@@ -10,16 +10,17 @@ use http::{HeaderValue, Method, header};
 use hyper::Request;
 use hyper::body::Incoming;
 
-use super::serve::metrics_page;
+use super::serve::{RenderMetrics, metrics_page};
 use crate::config::listen_address::EndpointAddress;
+use crate::decider::Decider;
 use crate::edges::common::api_error::ApiError;
 use crate::net::connection::{HttpHandler, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
-use crate::service::Service;
 
 #[derive(Clone)]
 pub(crate) struct MetricsListener {
-    pub(crate) service: Arc<Service>,
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) metrics: RenderMetrics,
     /// The path of the page.
     pub(crate) path: Arc<str>,
 }
@@ -32,8 +33,8 @@ impl HttpHandler for MetricsListener {
             (false, _) => Some(ApiError::NotFound { hint: "this listener has only the metrics page" }),
         };
         let mut response = match error {
-            None => metrics_page(&self.service),
-            Some(error) => error.to_response(&self.service.ids.next()),
+            None => metrics_page(&self.metrics),
+            Some(error) => error.to_response(&self.decider.next_id()),
         };
         let no_store = HeaderValue::from_static("no-store");
         response.headers_mut().insert(header::CACHE_CONTROL, no_store);
@@ -41,7 +42,7 @@ impl HttpHandler for MetricsListener {
     }
 
     fn panic_response(&self) -> HttpResponse {
-        ApiError::Internal.to_response(&self.service.ids.next())
+        ApiError::Internal.to_response(&self.decider.next_id())
     }
 
     fn is_trusted(&self, peer: IpAddr) -> bool {

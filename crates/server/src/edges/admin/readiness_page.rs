@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::state::any_store::StoreCondition;
+use crate::decider::StoreCondition;
 
 /// Whether the caller wants the condition of the store: `?verbose`, `?verbose=1`.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {

@@ -3,9 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use http::{HeaderValue, Method, StatusCode, header};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -17,18 +16,15 @@ use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::common::api_error::{ApiError, InputError, json_response};
+use crate::decider::{DecideError, Decider, InputError, StoreCondition};
+use crate::edges::common::api_error::{ApiError, json_response, ok_response, text_page};
 use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
-use crate::edges::http::serve::store_unavailable;
 use crate::logging::decision_ids::DecisionId;
-use crate::logging::writer;
+use crate::logging::rate_limited_log::RateLimitedLog;
 use crate::net::body;
 use crate::net::connection::{HttpHandler, HttpResponse};
-use crate::net::rate_limited_log::RateLimitedLog;
 use crate::net::unread_responses::ConnectionUnread;
 use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
-use crate::service::Service;
-use crate::state::any_store::StoreCondition;
 
 /// The paths for a client that asks for another one.
 const PATHS: &str = "this listener has /healthz, /readyz, /metrics, /rlconfig, /v1/rules, /v1/reload, /v1/subjects and \
@@ -36,9 +32,13 @@ const PATHS: &str = "this listener has /healthz, /readyz, /metrics, /rlconfig, /
 
 static WRONG_TOKEN: RateLimitedLog = RateLimitedLog::new();
 
+/// Renders all metrics of this process, in the Prometheus text format.
+pub(crate) type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
 #[derive(Clone)]
 pub(crate) struct AdminListener {
-    pub(crate) service: Arc<Service>,
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) metrics: RenderMetrics,
     pub(crate) policy_watcher: Arc<PolicyWatcher>,
     pub(crate) access: AdminAccess,
 }
@@ -46,10 +46,10 @@ pub(crate) struct AdminListener {
 impl HttpHandler for AdminListener {
     async fn handle(&self, peer: &EndpointAddress, _: &ConnectionUnread, request: Request<Incoming>) -> HttpResponse {
         let (parts, body) = request.into_parts();
-        let id = self.service.ids.next();
+        let id = self.decider.next_id();
         let result = self.route(&id, peer, &parts, body).await;
         if matches!(result, Err(ApiError::WrongToken)) {
-            self.service.metrics.network.wrong_tokens.inc();
+            self.decider.metrics.network.wrong_tokens.inc();
             if let Some(times) = WRONG_TOKEN.count() {
                 tracing::warn!(%peer, times, "wrong token on the admin listener");
             }
@@ -62,7 +62,7 @@ impl HttpHandler for AdminListener {
     }
 
     fn panic_response(&self) -> HttpResponse {
-        ApiError::Internal.to_response(&self.service.ids.next())
+        ApiError::Internal.to_response(&self.decider.next_id())
     }
 
     fn is_trusted(&self, peer: IpAddr) -> bool {
@@ -89,10 +89,10 @@ impl AdminListener {
         self.access.authorize(peer, parts)?;
         match (path, method) {
             ("/readyz", &Method::GET) => {
-                let condition = self.service.limiter.store().condition();
+                let condition = self.decider.store_condition();
                 Ok(self.readiness(id, Some(&condition)))
             }
-            ("/metrics", &Method::GET) => Ok(metrics_page(&self.service)),
+            ("/metrics", &Method::GET) => Ok(metrics_page(&self.metrics)),
             ("/rlconfig", &Method::GET) => Ok(self.descriptor_limits()),
             ("/v1/rules", &Method::GET) => Ok(ok_response(id, &self.rules())),
             ("/v1/reload", &Method::POST) => self.reload(id).await,
@@ -115,7 +115,7 @@ impl AdminListener {
 
     /// Whether this node is ready, and the condition of its store if the caller wants it.
     fn readiness(&self, id: &DecisionId, condition: Option<&StoreCondition>) -> HttpResponse {
-        let readiness = self.service.readiness();
+        let readiness = self.decider.readiness();
         let mut page = readiness.body();
         if let Some(condition) = condition {
             page["store"] = readiness_page::store_json(condition);
@@ -125,20 +125,17 @@ impl AdminListener {
 
     /// The limits of descriptor files, in the format of the reference service.
     fn descriptor_limits(&self) -> HttpResponse {
-        let policy = self.service.limiter.policy().get();
+        let policy = self.decider.limiter.policy().get();
         let listing = policy.rules.config_dump().to_string();
-        let mut response = Response::new(Bytes::from(listing).into());
-        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
-        response.headers_mut().insert(header::CONTENT_TYPE, plain);
-        response
+        text_page(StatusCode::OK, "text/plain; charset=utf-8", listing)
     }
 
     fn rules(&self) -> Value {
-        let policy = self.service.limiter.policy().get();
+        let policy = self.decider.limiter.policy().get();
         let names: Vec<&str> = policy.rules.rules().iter().map(|rule| rule.name().as_str()).collect();
         json!({
             "version": policy.version(),
-            "hash": *self.service.metrics.reload.hash.lock(),
+            "hash": *self.decider.metrics.reload.hash.lock(),
             "keys": policy.keys.as_ref().map(|keys| keys.len()),
             "stale": self.policy_watcher.stale(),
             "rules": names,
@@ -147,13 +144,13 @@ impl AdminListener {
 
     /// Reloads the rules and responds with the result.
     async fn reload(&self, id: &DecisionId) -> Result<HttpResponse, ApiError> {
-        let (policy_watcher, service) = (Arc::clone(&self.policy_watcher), Arc::clone(&self.service));
-        let reload = tokio::task::spawn_blocking(move || policy_watcher.reload(&service)).await;
+        let (policy_watcher, decider) = (Arc::clone(&self.policy_watcher), Arc::clone(&self.decider));
+        let reload = tokio::task::spawn_blocking(move || policy_watcher.reload(&decider)).await;
         let reload = reload.map_err(|_| ApiError::Internal)?;
         let mut body = json!({
             "id": id.as_str(),
             "status": reload.status(),
-            "version": self.service.limiter.policy().version(),
+            "version": self.decider.limiter.policy().version(),
         });
         if let ReloadOutcome::Rejected { why } = reload {
             body["why"] = why.into();
@@ -163,9 +160,9 @@ impl AdminListener {
 
     async fn inspect(&self, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
-        let view = self.service.limiter.view();
+        let view = self.decider.view();
         let missing = missing_attributes::for_inspect(&view.explain(check_request.request.clone()));
-        let usages = view.inspect(check_request.request).await.map_err(store_unavailable)?;
+        let usages = view.inspect(check_request.request).await.map_err(DecideError::from)?;
         let limits: Vec<Value> = usages.iter().map(usage_json).collect();
         let body = json!({"id": id.as_str(), "limits": limits, "missing": missing});
         Ok(ok_response(id, &body))
@@ -174,7 +171,7 @@ impl AdminListener {
     /// Resets the counters of one client, or only that of the rule named in the query.
     async fn reset(&self, id: &DecisionId, rule: Option<&str>, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
-        let view = self.service.limiter.view();
+        let view = self.decider.view();
         let explanation = view.explain(check_request.request.clone());
         let (missing, counters) = if let Some(rule) = rule {
             let mut views = explanation.rules.iter();
@@ -187,31 +184,15 @@ impl AdminListener {
             let missing = missing_attributes::for_reset(&explanation);
             (missing, view.reset(check_request.request).await)
         };
-        let counters = counters.map_err(store_unavailable)?;
+        let counters = counters.map_err(DecideError::from)?;
         tracing::info!(id = id.as_str(), rule, counters, "subject reset");
         let body = json!({"id": id.as_str(), "reset": counters, "missing": missing});
         Ok(ok_response(id, &body))
     }
 }
 
-/// All metrics of this process, in the Prometheus text format.
-pub(super) fn metrics_page(service: &Service) -> HttpResponse {
-    service.metrics.lines_dropped.set(writer::dropped_lines());
-    let facts = service.limiter.store().facts();
-    service.metrics.set_open(service.limiter.open_requests());
-    let metrics = &service.metrics;
-    let mut page = metrics.expose(env!("CARGO_PKG_VERSION"), &facts);
-    if let Some(statistics) = &service.envoy_statistics {
-        page += &statistics.expose(metrics.reload.rejected.get());
-    }
-    let mut response = Response::new(Bytes::from(page).into());
-    let content_type = HeaderValue::from_static(Exposition::CONTENT_TYPE);
-    response.headers_mut().insert(header::CONTENT_TYPE, content_type);
-    response
-}
-
-fn ok_response(id: &DecisionId, body: &Value) -> HttpResponse {
-    json_response(StatusCode::OK, body.to_string().into(), id)
+pub(super) fn metrics_page(metrics: &RenderMetrics) -> HttpResponse {
+    text_page(StatusCode::OK, Exposition::CONTENT_TYPE, metrics())
 }
 
 fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
@@ -219,7 +200,7 @@ fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
         CheckBody::One(check_request) => Ok(*check_request),
         CheckBody::Many(_) => {
             let reason = "one subject at a time: write an object".to_owned();
-            Err(InputError { field: String::new(), reason }.into())
+            Err(InputError::new("", reason).into())
         }
     }
 }

@@ -1,34 +1,15 @@
 //! Responses to requests without a decision: one shape, with an id that is in the logs too.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
-use serde_json::json;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use serde_json::{Value, json};
+use tidegate::http::{BodyStyle, DecisionResponse};
 
+use crate::decider::first_config::MissingConfigError;
+use crate::decider::{DecideError, InputError};
 use crate::logging::decision_ids::DecisionId;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
-use crate::policy::first_config::MissingConfigError;
-
-/// An invalid request.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{reason}")]
-pub(crate) struct InputError {
-    /// The position: `cost`, `attributes.ip`, `[3].costs.tokens`. Empty for the request as a whole.
-    pub(crate) field: String,
-    /// Why it is invalid.
-    pub(crate) reason: String,
-}
-
-impl InputError {
-    pub(crate) fn new(field: impl Into<String>, reason: impl Into<String>) -> Self {
-        InputError { field: field.into(), reason: reason.into() }
-    }
-
-    /// The error with its field inside `outer`.
-    pub(crate) fn inside(self, outer: &str) -> Self {
-        InputError { field: format!("{outer}.{}", self.field), ..self }
-    }
-}
 
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,13 +54,26 @@ impl From<BodyError> for ApiError {
     }
 }
 
-impl From<MissingConfigError> for ApiError {
-    fn from(error: MissingConfigError) -> Self {
-        ApiError::NoConfiguration(error)
+impl From<DecideError> for ApiError {
+    fn from(error: DecideError) -> Self {
+        match error {
+            DecideError::NoConfiguration(error) => ApiError::NoConfiguration(error),
+            DecideError::Input(error) => ApiError::Input(error),
+            DecideError::Store(_) => ApiError::StoreUnavailable,
+            DecideError::Internal => ApiError::Internal,
+        }
     }
 }
 
 impl ApiError {
+    /// The error of item `at` of a list.
+    pub(crate) fn of_item(error: DecideError, at: usize) -> Self {
+        match error {
+            DecideError::Input(error) => ApiError::Input(error.inside(&format!("[{at}]"))),
+            other => other.into(),
+        }
+    }
+
     fn describe(&self) -> (u16, &'static str, String) {
         match self {
             ApiError::Input(bad) if bad.field.is_empty() => (400, "bad_request", bad.reason.clone()),
@@ -128,12 +122,36 @@ impl ApiError {
     }
 }
 
+/// The response to a decision.
+pub(crate) fn to_response(decided: DecisionResponse) -> HttpResponse {
+    let mut response = Response::new(decided.body.into());
+    *response.status_mut() = decided.status;
+    *response.headers_mut() = decided.headers;
+    response
+}
+
+/// The body style of denials: problem details if the client accepts them.
+pub(crate) fn body_style(headers: &HeaderMap) -> BodyStyle {
+    let wants = |value: &HeaderValue| value.to_str().is_ok_and(|text| text.contains("application/problem+json"));
+    if headers.get_all(header::ACCEPT).iter().any(wants) { BodyStyle::Problem } else { BodyStyle::Plain }
+}
+
+/// A JSON response with status 200.
+pub(crate) fn ok_response(id: &DecisionId, body: &Value) -> HttpResponse {
+    json_response(StatusCode::OK, body.to_string().into(), id)
+}
+
+/// A page in a format of its own.
+pub(crate) fn text_page(status: StatusCode, content_type: &'static str, page: impl Into<Bytes>) -> HttpResponse {
+    let mut response = Response::new(page.into().into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
 /// A JSON response.
 pub(crate) fn json_response(status: StatusCode, body: Bytes, id: &DecisionId) -> HttpResponse {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    let json = HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    let mut response = text_page(status, "application/json", body);
     let id = HeaderValue::from_str(id.as_str()).expect("ids are ASCII");
     response.headers_mut().insert(tidegate::http::ID, id);
     response

@@ -10,7 +10,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_path_to_error::Track;
 
-use super::api_error::InputError;
+use crate::decider::InputError;
 
 /// Maximum characters of a field name and of a reason, which may repeat input.
 const MAX_FIELD_CHARS: usize = 128;

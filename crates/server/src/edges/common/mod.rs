@@ -4,6 +4,5 @@ pub(crate) mod api_error;
 mod attributes;
 pub(crate) mod check_body;
 pub(crate) mod json;
-pub(crate) mod names;
 
 pub(crate) use attributes::{AttributeBuilder, check_name, digest_key};

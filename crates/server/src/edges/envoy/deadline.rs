@@ -13,10 +13,6 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// The part of a caller's deadline that is reserved for the network in both directions.
 const REPLY_MARGIN: Duration = Duration::from_millis(5);
 
-/// How long a call without a deadline waits for the store. Envoy gives up after 20 ms unless it is configured
-/// otherwise.
-pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(15);
-
 /// How long a decision may take, counted from the head of the call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallerDeadline {
@@ -66,6 +62,7 @@ fn parse(text: &[u8]) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::envoy_options::DEFAULT_WAIT;
 
     #[test]
     fn timeouts_are_parsed_in_the_grpc_format() {

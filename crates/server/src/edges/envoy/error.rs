@@ -4,9 +4,10 @@ use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
 
 use super::frame;
+use crate::decider::DecideError;
+use crate::decider::first_config::MissingConfigError;
 use crate::net::body::BodyError;
 use crate::net::connection::HttpResponse;
-use crate::policy::first_config::MissingConfigError;
 use crate::protobuf::ProtobufError;
 
 /// Why a call gets no decision.
@@ -44,7 +45,7 @@ pub(crate) enum EnvoyError {
     NoDescriptors,
     /// No configuration is loaded. The text is that of the reference service.
     #[error("no rate limit configuration loaded")]
-    NoConfiguration(#[from] MissingConfigError),
+    NoConfiguration(MissingConfigError),
     /// The message did not arrive completely.
     #[error(transparent)]
     Body(#[from] BodyError),
@@ -71,6 +72,17 @@ enum GrpcCode {
     ResourceExhausted = 8,
     Unimplemented = 12,
     Internal = 13,
+}
+
+impl From<DecideError> for EnvoyError {
+    fn from(error: DecideError) -> Self {
+        match error {
+            DecideError::NoConfiguration(error) => EnvoyError::NoConfiguration(error),
+            DecideError::Store(error) => EnvoyError::Store(error),
+            // Names and tokens of Envoy are not checked.
+            DecideError::Input(_) | DecideError::Internal => EnvoyError::Internal,
+        }
+    }
 }
 
 impl EnvoyError {

@@ -4,19 +4,18 @@
 //! unknown name is rejected. Default values are not written.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::StatusCode;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
-use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
 use super::error::EnvoyError;
-use super::serve::{count_call, decide_and_write};
+use super::serve::{EnvoyEdge, EnvoyResult};
 use super::wire::{self, EnvoyRequest, OwnHits, check_length, too_many, value};
+use crate::edges::common::api_error::text_page;
 use crate::net::body;
 use crate::net::connection::HttpResponse;
-use crate::service::Service;
 
 mod response;
 
@@ -25,12 +24,12 @@ mod response;
 pub(crate) const MAX_BODY_BYTES: usize = body::MAX_SMALL_BODY;
 
 /// Handles one request.
-pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
+pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
     let result = match body::read(body, MAX_BODY_BYTES).await {
-        Ok(body) => service.wait_for(decide(service, &body)).await,
+        Ok(body) => edge.decider.run(decide(edge, &body)).await,
         Err(error) => Err(EnvoyError::Body(error)),
     };
-    count_call(service, &result);
+    edge.count_call(&result);
     let (status, kind, body) = match result {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
         Err(error) => {
@@ -39,20 +38,15 @@ pub(crate) async fn respond(service: &Service, body: Incoming) -> HttpResponse {
             (400, "text/plain; charset=utf-8", "Bad Request\n".into())
         }
     };
-    service.metrics.count_response(Edge::Envoy, status);
-    let mut response = Response::new(body.into());
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
-    let kind = HeaderValue::from_static(kind);
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+    edge.count_response(status);
+    text_page(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), kind, body)
 }
 
-async fn decide(service: &Service, body: &[u8]) -> Result<(u16, Vec<u8>), EnvoyError> {
+async fn decide(edge: &EnvoyEdge, body: &[u8]) -> EnvoyResult<Vec<u8>> {
     let value: Value = serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
-    let view = service.limiter.view();
+    let view = edge.decider.view();
     let envoy_request = parse_request(&value)?;
-    let wait = CallerDeadline::unbounded();
-    decide_and_write(service, &view, &envoy_request, wait, response::to_json).await
+    edge.decide(&view, &envoy_request, CallerDeadline::unbounded(), response::to_json).await
 }
 
 fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {

@@ -17,11 +17,7 @@ pub(crate) mod json;
 mod messages;
 mod metadata;
 mod native;
-mod options;
 mod response;
 pub(crate) mod serve;
 mod statistics;
 pub(crate) mod wire;
-
-pub(crate) use options::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
-pub(crate) use statistics::EnvoyStatistics;

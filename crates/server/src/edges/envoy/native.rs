@@ -2,7 +2,7 @@
 //!
 //! The entries of all descriptors form one set. If a name occurs twice, the first value counts. `remote_address` is the
 //! client's address and `api_key` its key, as on the other edges. Credentials of another scheme than `Bearer` are no key.
-//! [`is_ambiguous`] finds requests with several keys, or with an address that cannot be read.
+//! [`client_identity`] finds requests with several keys, or with an address that cannot be read.
 
 use tidegate::identity::ip;
 use tidegate::identity::keys::{KeyTextError, find_key};
@@ -11,6 +11,7 @@ use tidegate_rules::RuleSet;
 use tidegate_rules::envoy::{DescribedRequest, DescriptorEntry, Hits};
 use tidegate_rules::request::{Edge, Request, normalize_name, normalize_value};
 
+use crate::decider::ClientIdentity;
 use crate::edges::common::digest_key;
 
 /// The request that native rules decide.
@@ -39,11 +40,17 @@ pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     request
 }
 
-/// Whether it is unclear which client sends `request`, the native form of `described`, and a rule or a list uses what is
-/// unclear. No block would hold for such a client.
-pub(super) fn is_ambiguous(described: &DescribedRequest<'_>, request: &Request<'_>, rules: &RuleSet) -> bool {
+/// Whether it is clear which client sends `request`, the native form of `described`, or no rule and no list uses what is
+/// unclear.
+pub(super) fn client_identity(
+    described: &DescribedRequest<'_>,
+    request: &Request<'_>,
+    rules: &RuleSet,
+) -> ClientIdentity {
     let is_used = |name: &str| rules.has_access_lists() || rules.attributes().contains(name);
-    has_conflicting_keys(described) && is_used("api_key") || has_unreadable_address(described, request) && is_used("ip")
+    let unclear_key = has_conflicting_keys(described) && is_used("api_key");
+    let unclear_address = has_unreadable_address(described, request) && is_used("ip");
+    if unclear_key || unclear_address { ClientIdentity::Ambiguous } else { ClientIdentity::Clear }
 }
 
 /// Whether there are several keys. The edge cannot know which of them the service behind Envoy reads, so a blocked key
@@ -145,8 +152,9 @@ mod tests {
             tidegate_rules::parse(&[SourceFile { name, text }]).unwrap()
         };
         let (by_key, by_ip, by_user) = (parsed("api_key|ip"), parsed("ip"), parsed("user"));
-        let is_ambiguous =
-            |described: &DescribedRequest<'_>, rules| is_ambiguous(described, &request(described), rules);
+        let is_ambiguous = |described: &DescribedRequest<'_>, rules| {
+            client_identity(described, &request(described), rules) == ClientIdentity::Ambiguous
+        };
         let two = described(&[&[("api_key", "a")], &[("path", "/"), ("api_key", "b")]]);
         assert!(is_ambiguous(&two, &by_key));
         assert!(!is_ambiguous(&two, &by_ip));

@@ -6,7 +6,8 @@ use tidegate_rules::engine::DescriptorResponse;
 use tidegate_rules::envoy::{Status, StatusLimit};
 
 use super::wire::{EnvoyRequest, unit_number};
-use super::{EnvoyOptions, headers, metadata};
+use super::{headers, metadata};
+use crate::config::envoy_options::EnvoyOptions;
 use crate::protobuf::ProtobufWriter;
 
 const OK: u64 = 1;

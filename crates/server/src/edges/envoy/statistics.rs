@@ -35,7 +35,6 @@ pub(crate) struct EnvoyStatistics {
     /// The number of paths with values of callers in them.
     caller_series: AtomicUsize,
     without_series: Counter,
-    loads: Counter,
     calls: Counter,
     durations: Histogram,
     domain_not_found: Counter,
@@ -84,7 +83,6 @@ impl EnvoyStatistics {
             domains: RwLock::default(),
             caller_series: AtomicUsize::new(0),
             without_series: Counter::default(),
-            loads: Counter::default(),
             calls: Counter::default(),
             durations: Histogram::default(),
             domain_not_found: Counter::default(),
@@ -95,31 +93,19 @@ impl EnvoyStatistics {
         }
     }
 
-    /// Counts a configuration that was loaded.
-    pub(crate) fn record_load(&self) {
-        self.loads.inc();
-    }
-
-    /// Counts a call.
-    pub(super) fn record_call(&self) {
+    /// Counts a call, and why it got no decision.
+    pub(super) fn record_call(&self, error: Option<&EnvoyError>) {
         self.calls.inc();
-    }
-
-    /// Records the duration of a decision.
-    pub(super) fn record_duration(&self, time: Duration) {
-        self.durations.record(time);
-    }
-
-    /// Counts a call that got no decision.
-    pub(super) fn record_failure(&self, error: &EnvoyError) {
         match error {
-            EnvoyError::Store(_) => self.store_errors.inc(),
-            _ => self.service_errors.inc(),
+            None => {}
+            Some(EnvoyError::Store(_)) => self.store_errors.inc(),
+            Some(_) => self.service_errors.inc(),
         }
     }
 
-    /// Counts the result of each descriptor.
-    pub(super) fn record_decision(&self, request: &EnvoyRequest<'_>, judged: &DescriptorResponse<'_>) {
+    /// Records the duration of a decision, and counts the result of each descriptor.
+    pub(super) fn record_decision(&self, request: &EnvoyRequest<'_>, judged: &DescriptorResponse<'_>, took: Duration) {
+        self.durations.record(took);
         if !judged.domain_known {
             self.record_unknown_domain(request.described.domain, request.described.descriptors.len());
         }

@@ -1,37 +1,38 @@
 //! Explanations as JSON: the list entry and the rules that apply to a request, and why.
 
-use http::StatusCode;
 use serde_json::{Value, json};
 use tidegate_core::units::Nanos;
+use tidegate_rules::request::Request;
 use tidegate_rules::{Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost};
 
-use crate::edges::common::api_error::{ApiError, InputError, json_response};
-use crate::edges::common::check_body::CheckBody;
+use crate::decider::{Decider, InputError};
+use crate::edges::common::api_error::{ApiError, ok_response};
 use crate::logging::decision_ids::DecisionId;
 use crate::net::connection::HttpResponse;
-use crate::service::Service;
 
 /// Maximum of requests times rules in one response: some 10 MiB.
 pub(crate) const MAX_VIEWS: usize = 30_000;
 
-/// Explains one request or a list.
-pub(crate) fn respond(service: &Service, id: &DecisionId, body: CheckBody<'_>) -> Result<HttpResponse, ApiError> {
-    let view = service.limiter.view();
-    let explained = match body {
-        CheckBody::One(check_request) => json(&view.explain(check_request.request)),
-        CheckBody::Many(batch) => {
-            let rules = view.policy().rules.rules().len();
-            let max = (MAX_VIEWS / rules.max(1)).max(1);
-            if batch.requests.len() > max {
-                let field = format!("[{max}]");
-                let reason = format!("with {rules} rules a list has at most {max} requests; send fewer");
-                return Err(InputError { field, reason }.into());
-            }
-            let each = batch.requests.into_iter();
-            each.map(|request| json(&view.explain(request))).collect()
-        }
-    };
-    Ok(json_response(StatusCode::OK, explained.to_string().into(), id))
+/// Explains one request.
+pub(super) fn respond(decider: &Decider, id: &DecisionId, request: Request<'_>) -> HttpResponse {
+    ok_response(id, &json(&decider.view().explain(request)))
+}
+
+/// Explains the requests of a list.
+pub(super) fn respond_to_list(
+    decider: &Decider,
+    id: &DecisionId,
+    requests: Vec<Request<'_>>,
+) -> Result<HttpResponse, ApiError> {
+    let view = decider.view();
+    let rules = view.policy().rules.rules().len();
+    let max = (MAX_VIEWS / rules.max(1)).max(1);
+    if requests.len() > max {
+        let reason = format!("with {rules} rules a list has at most {max} requests; send fewer");
+        return Err(InputError::new(format!("[{max}]"), reason).into());
+    }
+    let explained: Value = requests.into_iter().map(|request| json(&view.explain(request))).collect();
+    Ok(ok_response(id, &explained))
 }
 
 pub(crate) fn json(explanation: &Explanation) -> Value {

@@ -9,7 +9,7 @@ use tidegate_core::store::Reserve;
 use tidegate_core::units::Nanos;
 use tidegate_rules::request::Request;
 
-use crate::edges::common::api_error::InputError;
+use crate::decider::InputError;
 use crate::edges::common::check_body::{AttributePairs, CostPairs, build_request, parse_costs};
 use crate::edges::common::json::{Text, WholeNumber, given, parse_object};
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName};
 use tidegate::identity::keys::{KeyTextError, find_key};
 
 use super::wire::invalid_input;
-use crate::edges::common::api_error::InputError;
+use crate::decider::InputError;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 

@@ -27,7 +27,7 @@ use tidegate_rules::request::{
 
 use super::credentials::{KeyHeader, api_key};
 use crate::config::listen_address::EndpointAddress;
-use crate::edges::common::api_error::InputError;
+use crate::decider::InputError;
 use crate::edges::common::check_body::MAX_VALUE_BYTES;
 use crate::edges::common::digest_key;
 
@@ -69,12 +69,6 @@ impl ProxyHeaderPolicy {
             headers: headers.collect(),
             raw_path,
         }
-    }
-
-    /// Whether this peer is trusted to forward the address of its clients: a peer on this machine, or a proxy the rules
-    /// name.
-    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
-        self.trusted.trusts(peer)
     }
 }
 

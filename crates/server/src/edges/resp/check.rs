@@ -6,19 +6,19 @@
 //!
 //! Names and values alternate, so a value is never taken for a keyword of the command. In the place of a name, `with`
 //! in any case other than capitals is rejected: its options would be read as attributes, and their costs not charged.
-//! The conditions on attributes and costs are the same for all edges and defined in `http`.
+//! The conditions on attributes and costs are the same for all edges and defined in `common`.
 
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::Retry;
 use tidegate_core::units::{Cost, Nanos};
-use tidegate_rules::RuleSet;
 use tidegate_rules::engine::{Decision, DecisionKind};
 use tidegate_rules::request::{Edge, Request};
 
 use super::reply::{self, Protocol, echo, saturating_i64};
 use super::wire::Arguments;
-use crate::edges::common::check_body::{CheckOptions, CheckRequest, MAX_COSTS, PlainCost};
+use crate::decider::{ChargeScope, CheckOptions};
+use crate::edges::common::check_body::{CheckRequest, MAX_COSTS};
 use crate::edges::common::{AttributeBuilder, check_name};
 
 /// The fields of a reply. All are always present, in the same order.
@@ -95,7 +95,7 @@ fn options<'b>(
         }
     }
     request.cost = cost.and_then(Cost::new);
-    Ok(CheckOptions { plain_cost: PlainCost::of(cost), receipt })
+    Ok(CheckOptions { scope: ChargeScope::of_cost(cost), receipt })
 }
 
 /// Text, borrowed if the argument is.
@@ -118,18 +118,6 @@ fn number(word: Option<Cow<'_, [u8]>>) -> Option<u64> {
     let digits = word.iter().all(u8::is_ascii_digit);
     let text = std::str::from_utf8(&word).ok()?;
     digits.then(|| text.parse().ok())?
-}
-
-/// The error of the first attribute of `request` that differs from a known one by case, or of the first unit that the
-/// rules do not know.
-pub(super) fn unknown_name_error(rules: &RuleSet, request: &Request<'_>) -> Option<String> {
-    if let Some(miscased) = rules.find_case_mismatch(request) {
-        let shown = echo(miscased.name.as_bytes());
-        return Some(format!("ERR attribute '{shown}': {miscased}"));
-    }
-    let unknown = rules.unknown_unit(request)?;
-    let shown = echo(unknown.unit.as_bytes());
-    Some(format!("ERR COSTS '{shown}': {unknown}"))
 }
 
 /// Writes the reply of a decision.
@@ -211,9 +199,9 @@ mod tests {
         assert_eq!(request.cost.map(Cost::get), Some(3));
         assert_eq!(request.costs.len(), 1);
         assert_eq!(request.max_delay, Some(Nanos::ZERO));
-        assert!(options.receipt && options.plain_cost == PlainCost::Charged);
+        assert!(options.receipt && options.scope == ChargeScope::All);
         let zero = parse_line("a b WITH COST 0 COSTS t 1").unwrap();
-        assert_eq!(zero.options.plain_cost, PlainCost::Zero);
+        assert_eq!(zero.options.scope, ChargeScope::Units);
         assert_eq!(zero.request.costs.len(), 1);
         assert!(parse_words(&[]).is_ok(), "global rules need no attribute");
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::config::listen_address::EndpointAddress;
-use crate::net::rate_limited_log::RateLimitedLog;
+use crate::logging::rate_limited_log::RateLimitedLog;
 
 /// Wrong passwords per connection. Clients that reconnect with a wrong one send it once each time.
 pub(crate) const MAX_PER_CONNECTION: u32 = 5;

@@ -5,12 +5,10 @@
 //! decided.
 
 use std::borrow::Cow;
-use std::time::Instant;
 
 use smallvec::SmallVec;
-use tidegate::{KeyAction, KeyCharge, RefundError};
-use tidegate_core::store::{SINGLE_BATCH, SingleOutcomes, StoreError};
-use tidegate_rules::may_have_case_mismatch;
+use tidegate::{KeyAction, KeyCharge};
+use tidegate_core::store::{SINGLE_BATCH, SingleOutcomes};
 use tidegate_rules::request::{Edge, Request};
 
 use super::buffers::OUTPUT_BYTES;
@@ -23,10 +21,9 @@ use super::session::Session;
 use super::throttle::{ThrottleDialect, ThrottleRequest};
 use super::transaction::{self, QueuedCommands, TransactionCommand};
 use super::wire::{self, Arguments, ParsedCommand};
-use crate::edges::common::check_body::{CheckRequest, PlainCost};
-use crate::state::store_error_log::log_store_error;
+use crate::decider::{CheckOptions, CheckedItem, DecideError, InputError};
 
-/// The reply to a request that no store has decided.
+/// The reply to a charge that no store has decided.
 const NO_STORE: &str = "ERR the store did not reply";
 /// Requests by rules that are decided together.
 const MAX_CHECK_BATCH: usize = 64;
@@ -64,7 +61,14 @@ struct Pipeline<'p, 'b> {
     session: &'p mut Session,
     output: &'p mut Vec<u8>,
     throttles: SmallVec<[PendingThrottle<'b>; SINGLE_BATCH]>,
-    checks: Vec<CheckRequest<'b>>,
+    checks: Checks<'b>,
+}
+
+/// Requests by rules that wait to be decided together.
+#[derive(Default)]
+struct Checks<'b> {
+    requests: Vec<Request<'b>>,
+    options: Vec<CheckOptions>,
 }
 
 /// Decides the complete commands in `input` and writes their replies.
@@ -74,11 +78,8 @@ pub(super) async fn run_pipeline(
     input: &[u8],
     output: &mut Vec<u8>,
 ) -> PipelineProgress {
-    let started = Instant::now();
-    let mut pipeline = Pipeline { resp, session, output, throttles: SmallVec::new(), checks: Vec::new() };
-    let progress = pipeline.run(input).await;
-    resp.service().metrics.record_duration(Edge::Resp, started.elapsed());
-    progress
+    let mut pipeline = Pipeline { resp, session, output, throttles: SmallVec::new(), checks: Checks::default() };
+    pipeline.run(input).await
 }
 
 impl<'b> Pipeline<'_, 'b> {
@@ -146,7 +147,8 @@ impl<'b> Pipeline<'_, 'b> {
         }
         match command {
             Some(RespCommand::Throttle(dialect)) => self.throttle(dialect, arguments).await,
-            Some(RespCommand::Check) => self.check(arguments).await,
+            Some(RespCommand::Check) => self.check(arguments, |options| options).await,
+            Some(RespCommand::Peek) => self.check(arguments, CheckOptions::peeking).await,
             Some(other) => {
                 self.flush().await;
                 return self.run_alone(other, arguments).await;
@@ -162,7 +164,6 @@ impl<'b> Pipeline<'_, 'b> {
     /// Runs a command that is decided on its own.
     async fn run_alone(&mut self, command: RespCommand, arguments: Arguments<'b>) -> NextStep {
         match command {
-            RespCommand::Peek => self.peek(arguments).await,
             RespCommand::Refund => self.refund(&arguments).await,
             RespCommand::Transaction(step) => {
                 return self.run_transaction_command(step, &arguments).await;
@@ -171,7 +172,7 @@ impl<'b> Pipeline<'_, 'b> {
                 let password = self.resp.password();
                 return command.execute(&arguments, self.session, password, self.output);
             }
-            RespCommand::Throttle(_) | RespCommand::Check => {
+            RespCommand::Throttle(_) | RespCommand::Check | RespCommand::Peek => {
                 unreachable!("these commands are batched")
             }
         }
@@ -210,21 +211,21 @@ impl<'b> Pipeline<'_, 'b> {
             session: &mut *self.session,
             output: &mut *self.output,
             throttles: SmallVec::new(),
-            checks: Vec::new(),
+            checks: Checks::default(),
         };
         // Boxed: to the compiler one of them could be `EXEC` again.
         Box::pin(pipeline.run_transaction(&queued)).await
     }
 
     async fn throttle(&mut self, dialect: ThrottleDialect, mut arguments: Arguments<'b>) {
-        if !self.checks.is_empty() {
+        if !self.checks.requests.is_empty() {
             self.flush().await;
         }
         let (rate, act) = match dialect.parse(&arguments) {
             Ok(ThrottleRequest::Decide(rate, act)) => (rate, act),
             Ok(ThrottleRequest::NeverFits { limit, denied }) => {
                 self.flush().await;
-                let limited = denied && !self.resp.service().limiter.is_shadow_only();
+                let limited = denied && !self.resp.decider().limiter.is_shadow_only();
                 return reply::five_integers(self.output, [i64::from(limited), limit, 0, -1, 0]);
             }
             Err(message) => {
@@ -251,18 +252,19 @@ impl<'b> Pipeline<'_, 'b> {
         }
     }
 
-    async fn check(&mut self, arguments: Arguments<'b>) {
+    async fn check(&mut self, arguments: Arguments<'b>, options: impl Fn(CheckOptions) -> CheckOptions) {
         if !self.throttles.is_empty() {
             self.flush().await;
         }
-        match self.parse_check(arguments) {
-            Ok(check_request) if check_request.options.plain_cost == PlainCost::Zero => {
-                self.flush().await;
-                self.check_units(check_request).await;
-            }
+        let parsed = check::parse(arguments).and_then(|check_request| {
+            let validated = self.resp.decider().validate(&check_request.request);
+            validated.map_err(|error| error_text(&error)).map(|()| check_request)
+        });
+        match parsed {
             Ok(check_request) => {
-                self.checks.push(check_request);
-                if self.checks.len() == MAX_CHECK_BATCH {
+                self.checks.requests.push(check_request.request);
+                self.checks.options.push(options(check_request.options));
+                if self.checks.requests.len() == MAX_CHECK_BATCH {
                     self.decide_checks().await;
                 }
             }
@@ -273,25 +275,12 @@ impl<'b> Pipeline<'_, 'b> {
         }
     }
 
-    /// Parses a request and checks its names against the rules.
-    fn parse_check(&self, arguments: Arguments<'b>) -> Result<CheckRequest<'b>, String> {
-        let loaded = self.resp.service().require_config(Edge::Resp);
-        loaded.map_err(|missing| format!("ERR {missing}"))?;
-        let check_request = check::parse(arguments)?;
-        if check_request.request.costs.is_empty() && !may_have_case_mismatch(&check_request.request) {
-            return Ok(check_request);
-        }
-        let policy = self.resp.service().limiter.policy().load();
-        let name_error = check::unknown_name_error(&policy.rules, &check_request.request);
-        name_error.map_or(Ok(check_request), Err)
-    }
-
     /// Decides the pending batch. Only one kind of command is ever pending.
     async fn flush(&mut self) {
         if !self.throttles.is_empty() {
             self.decide_throttles().await;
         }
-        if !self.checks.is_empty() {
+        if !self.checks.requests.is_empty() {
             self.decide_checks().await;
         }
     }
@@ -306,18 +295,14 @@ impl<'b> Pipeline<'_, 'b> {
         });
         let keyed: SmallVec<[KeyCharge<'_>; SINGLE_BATCH]> = keyed.collect();
         let mut results = SingleOutcomes::new();
-        let limiter = &resp.service().limiter;
-        limiter.charge_keys(Edge::Resp, &keyed, &mut results).await;
+        resp.decider().charge_keys(Edge::Resp, &keyed, &mut results).await;
         for ((pending, keyed), result) in self.throttles.iter().zip(&keyed).zip(&results) {
             match result {
                 Ok(outcome) => {
                     let numbers = (pending.dialect).reply_numbers(keyed.limit.capacity(), pending.act, outcome);
                     reply::five_integers(self.output, numbers);
-                    if !outcome.admitted && pending.act != KeyAction::Peek {
-                        resp.service().log_keyed_denial(Edge::Resp, keyed.family.name(), outcome);
-                    }
                 }
-                Err(error) => reply_store_unavailable(self.output, error),
+                Err(_) => reply::error(self.output, NO_STORE),
             }
         }
         drop(keyed);
@@ -325,64 +310,15 @@ impl<'b> Pipeline<'_, 'b> {
     }
 
     async fn decide_checks(&mut self) {
-        let service = self.resp.service();
-        let view = service.limiter.view();
-        let checks = std::mem::take(&mut self.checks);
-        let (mut requests, mut all_options) = (Vec::new(), Vec::new());
-        for CheckRequest { request, options } in checks {
-            requests.push(request);
-            all_options.push(options);
-        }
-        let decisions = view.check_each(&mut requests).await;
-        for ((request, options), decision) in requests.iter().zip(all_options).zip(&decisions) {
-            let decision = match decision {
-                Ok(decision) => decision,
-                Err(error) => {
-                    reply_store_unavailable(self.output, error);
-                    continue;
-                }
-            };
-            let id = service.ids.next();
-            service.log_denial(&id, Edge::Resp, decision, || Some(request.clone()));
-            let receipt = service.receipt(options.receipt, decision);
-            let protocol = self.session.protocol;
-            check::write_decision(self.output, protocol, decision, id.as_str(), receipt.as_deref());
-        }
-    }
-
-    async fn peek(&mut self, arguments: Arguments<'b>) {
-        match self.parse_check(arguments) {
-            Ok(check_request) => self.peek_request(check_request.request).await,
-            Err(message) => reply::error(self.output, &message),
-        }
-    }
-
-    /// Decides a request whose plain cost is 0.
-    async fn check_units(&mut self, check_request: CheckRequest<'_>) {
-        let service = self.resp.service();
-        let request = check_request.request.clone();
-        match service.limiter.check_units(check_request.request).await {
-            Ok(decision) => {
-                let id = service.ids.next();
-                service.log_denial(&id, Edge::Resp, &decision, || Some(request));
-                let receipt = service.receipt(check_request.options.receipt, &decision);
-                let (protocol, receipt) = (self.session.protocol, receipt.as_deref());
-                check::write_decision(self.output, protocol, &decision, id.as_str(), receipt);
+        let Checks { requests, options } = std::mem::take(&mut self.checks);
+        let (output, protocol) = (&mut *self.output, self.session.protocol);
+        let write = |result: Result<CheckedItem<'_>, DecideError>| match result {
+            Ok(CheckedItem { id, decision, receipt }) => {
+                check::write_decision(output, protocol, decision, id.as_str(), receipt.as_deref());
             }
-            Err(error) => reply_store_unavailable(self.output, &error),
-        }
-    }
-
-    async fn peek_request(&mut self, request: Request<'_>) {
-        let service = self.resp.service();
-        match service.limiter.peek(request).await {
-            Ok(decision) => {
-                let id = service.ids.next();
-                let protocol = self.session.protocol;
-                check::write_decision(self.output, protocol, &decision, id.as_str(), None);
-            }
-            Err(error) => reply_store_unavailable(self.output, &error),
-        }
+            Err(error) => reply::error(output, &error_text(&error)),
+        };
+        self.resp.decider().check_list(requests, &options, MAX_CHECK_BATCH, write).await;
     }
 
     async fn refund(&mut self, arguments: &Arguments<'_>) {
@@ -392,21 +328,20 @@ impl<'b> Pipeline<'_, 'b> {
         let Ok(receipt) = std::str::from_utf8(receipt) else {
             return reply::error(self.output, "ERR receipt: is not UTF-8");
         };
-        let service = self.resp.service();
-        if let Err(missing) = service.require_config(Edge::Resp) {
-            return reply::error(self.output, &format!("ERR {missing}"));
-        }
-        match service.limiter.refund(receipt).await {
+        match self.resp.decider().refund(Edge::Resp, receipt).await {
             Ok(refunded) => reply::simple(self.output, refunded.name()),
-            Err(RefundError::Receipt(error)) => {
-                reply::error(self.output, &format!("ERR receipt: {error}"));
-            }
-            Err(RefundError::Store(error)) => reply_store_unavailable(self.output, &error),
+            Err(error) => reply::error(self.output, &error_text(&error)),
         }
     }
 }
 
-fn reply_store_unavailable(out: &mut Vec<u8>, error: &StoreError) {
-    log_store_error(error);
-    reply::error(out, NO_STORE);
+fn error_text(error: &DecideError) -> String {
+    match error {
+        DecideError::Input(InputError { field, reason }) => match field.split_once('.') {
+            Some(("attributes", name)) => format!("ERR attribute '{}': {reason}", echo(name.as_bytes())),
+            Some(("costs", unit)) => format!("ERR COSTS '{}': {reason}", echo(unit.as_bytes())),
+            _ => format!("ERR {field}: {reason}"),
+        },
+        other => format!("ERR {other}"),
+    }
 }

@@ -27,11 +27,11 @@ use super::pipeline::{NextStep, run_pipeline};
 use super::session::Session;
 use super::throttle::ThrottleDialect;
 use crate::config::listen_address::EndpointAddress;
+use crate::decider::Decider;
 use crate::net::connection::catch_panic;
 use crate::net::listener::ConnectionHandler;
 use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::ConnectionUnread;
-use crate::service::Service;
 
 pub(crate) use super::password::RespPassword;
 
@@ -45,7 +45,7 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct RespListener(Arc<RespState>);
 
 struct RespState {
-    service: Arc<Service>,
+    decider: Arc<Decider>,
     password: Option<RespPassword>,
     precision: Precision,
     redis_cell_family: KeyFamily,
@@ -55,10 +55,10 @@ struct RespState {
 }
 
 impl RespListener {
-    /// A listener for `service`, whose store counts with `precision`.
-    pub(crate) fn new(service: Arc<Service>, password: Option<RespPassword>, precision: Precision) -> Self {
+    /// A listener for `decider`, whose store counts with `precision`.
+    pub(crate) fn new(decider: Arc<Decider>, password: Option<RespPassword>, precision: Precision) -> Self {
         RespListener(Arc::new(RespState {
-            service,
+            decider,
             password,
             precision,
             redis_cell_family: KeyFamily::new(ThrottleDialect::RedisCell.family()),
@@ -68,8 +68,8 @@ impl RespListener {
         }))
     }
 
-    pub(super) fn service(&self) -> &Service {
-        &self.0.service
+    pub(super) fn decider(&self) -> &Decider {
+        &self.0.decider
     }
 
     pub(super) fn password(&self) -> Option<&RespPassword> {
@@ -118,7 +118,7 @@ impl ConnectionHandler for RespListener {
     }
 
     fn is_trusted(&self, peer: IpAddr) -> bool {
-        self.0.service.proxy_header_policy().trusts(peer)
+        self.0.decider.trusts(peer)
     }
 }
 
@@ -152,7 +152,7 @@ where
         let in_flight = activity.begin_uncounted();
         let next = loop {
             let (input, output) = buffers.split(from);
-            let progress = (resp.service()).wait_for(run_pipeline(resp, &mut session, input, output));
+            let progress = resp.decider().run(run_pipeline(resp, &mut session, input, output));
             let progress = progress.await;
             from += progress.bytes;
             if !buffers.output.is_empty() {
@@ -171,7 +171,7 @@ where
         store_partial(&mut partial, buffers.split(from).0);
         buffers.recycle();
         for _ in wrong_passwords..session.wrong_passwords {
-            let metrics = &resp.service().metrics.network;
+            let metrics = &resp.decider().metrics.network;
             resp.0.guesses.record_wrong(peer, metrics);
         }
         if ending.load(Relaxed) {

@@ -13,8 +13,8 @@ use tidegate_rules::{LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks
 use tracing::warn;
 
 use crate::config::LogSubjects;
-use crate::logging::denials::listed_subject;
-use crate::service::Service;
+use crate::decider::Decider;
+use crate::decider::listed_subject;
 
 /// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules
 /// folder would not notice that its limits are gone. Reordered rates, because counts are stored by the index of a
@@ -34,18 +34,18 @@ impl ReloadWarnings {
     /// Maximum number of names in one warning.
     const MAX_NAMED: usize = 10;
 
-    pub(super) fn warn(&self, service: &Service) {
-        let policy = service.limiter.policy().get();
+    pub(super) fn warn(&self, decider: &Decider) {
+        let policy = decider.limiter.policy().get();
         let (rules, keys) = (&policy.rules, policy.keys.as_deref());
         let now_in_force = PolicyInForce { rules: Arc::clone(rules), keys: policy.keys.clone() };
         let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(before) = previous.replace(now_in_force) else {
             return;
         };
-        let now = service.clock.now();
+        let now = decider.clock.now();
         if !Arc::ptr_eq(&before.rules, rules) {
             warn_of_lost_limits(&before.rules, rules);
-            warn_of_lifted_blocks(&before.rules, rules, now, service.log_subjects);
+            warn_of_lifted_blocks(&before.rules, rules, now, decider.log_subjects);
         }
         if let Some(before) = before.keys
             && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))

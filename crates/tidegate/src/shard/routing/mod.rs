@@ -13,6 +13,7 @@ mod observer;
 mod outcome_merge;
 mod port;
 
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -46,6 +47,12 @@ pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
 impl<P: Shards, R> Clone for ShardedStore<P, R> {
     fn clone(&self) -> Self {
         ShardedStore(Arc::clone(&self.0))
+    }
+}
+
+impl<P: Shards, R> fmt::Debug for ShardedStore<P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardedStore").finish_non_exhaustive()
     }
 }
 

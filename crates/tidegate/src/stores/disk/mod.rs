@@ -16,6 +16,7 @@ mod port;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -41,6 +42,12 @@ pub struct DiskStore<C = SystemClock> {
     journal: Journal,
     /// The run of the journal: durable counts outlive a process.
     run: RunId,
+}
+
+impl<C> fmt::Debug for DiskStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskStore").finish_non_exhaustive()
+    }
 }
 
 /// Identifies a counter in a journal, for a lookup of its limit in the rules.

@@ -36,6 +36,7 @@ mod reservations;
 mod shard;
 mod table;
 
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
@@ -72,6 +73,12 @@ pub struct MemoryStore<C = SystemClock> {
     ledger: Box<Mutex<ReservationLedger>>,
     events: MemoryEventCounts,
     sweep: Box<Mutex<SweepCursor>>,
+}
+
+impl<C> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
 }
 
 /// Rare events since the store was created.

@@ -10,7 +10,8 @@ use tidegate::http::json_plain;
 use tidegate_core::units::Cost;
 use tidegate_rules::request::Request;
 
-use super::{CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ITEMS, PlainCost};
+use super::{CheckBatch, CheckBody, CheckRequest, EMPTY_REQUEST, MAX_ITEMS};
+use crate::decider::{ChargeScope, CheckOptions};
 use crate::edges::common::{AttributeBuilder, check_name};
 
 /// The request, or the list of about `expected_items`, in `body`.
@@ -69,7 +70,7 @@ impl<'b> FastJsonParser<'b> {
             }
         }
         request.cost = cost.and_then(Cost::new);
-        Some(CheckOptions { plain_cost: PlainCost::of(cost), receipt: receipt == Some(true) })
+        Some(CheckOptions { scope: ChargeScope::of_cost(cost), receipt: receipt == Some(true) })
     }
 
     fn attributes(&mut self, mut attributes: AttributeBuilder<'_, 'b>) -> Option<()> {

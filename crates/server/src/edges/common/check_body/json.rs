@@ -6,10 +6,8 @@ use serde::Deserialize;
 use tidegate_core::units::Cost;
 use tidegate_rules::request::Request;
 
-use super::{
-    CheckBatch, CheckBody, CheckOptions, CheckRequest, EMPTY_REQUEST, MAX_ATTRIBUTES, MAX_COSTS, MAX_ITEMS, PlainCost,
-};
-use crate::edges::common::api_error::InputError;
+use super::{CheckBatch, CheckBody, CheckRequest, EMPTY_REQUEST, MAX_ATTRIBUTES, MAX_COSTS, MAX_ITEMS};
+use crate::decider::{ChargeScope, CheckOptions, InputError};
 use crate::edges::common::json::{self, List, Object, Pairs, Text, WholeNumber, given};
 use crate::edges::common::{AttributeBuilder, check_name};
 
@@ -50,7 +48,7 @@ impl<'a> CheckJson<'a> {
     fn build(self) -> Result<CheckRequest<'a>, InputError> {
         let cost = self.cost.map(|WholeNumber(cost)| cost);
         let request = build_request(self.attributes, cost, self.costs)?;
-        Ok(CheckRequest { request, options: CheckOptions { plain_cost: PlainCost::of(cost), receipt: self.receipt } })
+        Ok(CheckRequest { request, options: CheckOptions { scope: ChargeScope::of_cost(cost), receipt: self.receipt } })
     }
 }
 

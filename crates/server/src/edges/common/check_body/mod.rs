@@ -9,7 +9,8 @@ mod json;
 
 use tidegate_rules::request::{Edge, Request};
 
-use super::api_error::InputError;
+use crate::decider::{CheckOptions, InputError};
+
 pub(crate) use json::{AttributePairs, CostPairs, build_request, parse_costs};
 
 /// Maximum attributes of a request.
@@ -28,31 +29,6 @@ pub(crate) const MAX_ITEMS: usize = 1000;
 pub(crate) struct CheckRequest<'a> {
     pub(crate) request: Request<'a>,
     pub(crate) options: CheckOptions,
-}
-
-/// Options of one request besides its attributes and costs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct CheckOptions {
-    /// Whether rules without a unit are charged.
-    pub(crate) plain_cost: PlainCost,
-    /// Whether the caller wants a receipt.
-    pub(crate) receipt: bool,
-}
-
-/// The cost of a request for rules without a unit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PlainCost {
-    /// 0: those rules are only read.
-    Zero,
-    /// One or more.
-    Charged,
-}
-
-impl PlainCost {
-    /// From the field `cost`. If it is absent, the cost is 1.
-    pub(crate) fn of(cost: Option<u64>) -> Self {
-        if cost == Some(0) { PlainCost::Zero } else { PlainCost::Charged }
-    }
 }
 
 /// Requests in order, and the options of each.
@@ -100,6 +76,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
+    use crate::decider::ChargeScope;
     use tidegate_core::units::Cost;
     use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
@@ -129,7 +106,7 @@ mod tests {
         assert_eq!(request.cost.unwrap().get(), 3);
         let costs = [("tokens".into(), Cost::new(7)), ("none".into(), None)];
         assert_eq!(request.costs, costs, "a unit that costs 0 is not charged");
-        assert!(check_request.options.receipt && check_request.options.plain_cost == PlainCost::Charged);
+        assert!(check_request.options.receipt && check_request.options.scope == ChargeScope::All);
         let digest = request.api_key.unwrap().digest;
         assert_eq!(digest[..3], [0x6a, 0xb9, 0xf1], "sha256 of k1");
     }
@@ -153,10 +130,10 @@ mod tests {
 
     #[test]
     fn a_plain_cost_of_zero_does_not_affect_the_costs_of_units() {
-        assert_eq!(parse_one(r#"{"cost": 0}"#).options.plain_cost, PlainCost::Zero);
-        assert_eq!(parse_one("{}").options.plain_cost, PlainCost::Charged);
+        assert_eq!(parse_one(r#"{"cost": 0}"#).options.scope, ChargeScope::Units);
+        assert_eq!(parse_one("{}").options.scope, ChargeScope::All);
         let both = parse_one(r#"{"cost": 0, "costs": {"t": 1}}"#);
-        assert_eq!(both.options.plain_cost, PlainCost::Zero);
+        assert_eq!(both.options.scope, ChargeScope::Units);
         assert_eq!(both.request.costs[0].1, Cost::new(1));
     }
 

@@ -12,7 +12,7 @@ const METHOD: (&str, &str) = ("grpc_method", "ShouldRateLimit");
 
 impl EnvoyStatistics {
     /// Renders the page. `load_errors` is the number of configurations that failed to load.
-    pub(crate) fn expose(&self, load_errors: u64) -> String {
+    pub(in crate::edges::envoy) fn expose(&self, loads: u64, load_errors: u64) -> String {
         let mut page = Exposition::default();
         self.expose_hits(&mut page);
         self.expose_unknown_domains(&mut page);
@@ -34,13 +34,13 @@ impl EnvoyStatistics {
             .sample(&[METHOD], self.calls.get());
         page.family("ratelimit_service_response_time_seconds", MetricKind::Histogram, "Time a decision took.")
             .histogram(&[METHOD], &self.durations);
-        let mut single = |name, help, count: u64| page.single(name, MetricKind::Counter, help, count);
+        let mut single = |name, help, count: u64| page.counter(name, help, count);
         single(
             "ratelimit_service_global_shadow_mode",
             "Calls allowed because nothing is enforced.",
             self.global_shadow_mode.get(),
         );
-        single("ratelimit_service_config_load_success", "Configurations that were loaded.", self.loads.get());
+        single("ratelimit_service_config_load_success", "Configurations that were loaded.", loads);
         single("ratelimit_service_config_load_error", "Configurations that failed to load.", load_errors);
         page.finish()
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn every_limit_has_the_series_of_its_first_two_levels() {
         let paths = ["d.ip_10.0.0.1", "d.a_b.c", "d.x.y.one", "d.x.y.two_2.deep", "d.host_api.example.com"];
-        let page = with_hits(&paths).expose(0);
+        let page = with_hits(&paths).expose(0, 0);
         check_lines(
             &page,
             &[
@@ -167,7 +167,7 @@ mod tests {
         let hit = statistics.series("shop.eu", "shop.eu.user", SeriesNaming::ByPath);
         hit.unwrap().total.add(1);
         let line = r#"ratelimit_service_rate_limit_total_hits{domain="shop",key1="eu",key2="user"} 1"#;
-        check_lines(&statistics.expose(0), &[line]);
+        check_lines(&statistics.expose(0, 0), &[line]);
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
             statistics.record_unknown_domain(domain, descriptors);
         }
         check_lines(
-            &statistics.expose(0),
+            &statistics.expose(0, 0),
             &[
                 "ratelimit_service_rate_limit_market_domain_not_found 2",
                 "ratelimit_service_rate_limit_a_b_domain_not_found 4",
@@ -189,11 +189,9 @@ mod tests {
     #[test]
     fn other_metrics_have_the_names_of_the_reference() {
         let statistics = with_hits(&[]);
-        statistics.record_load();
-        statistics.record_load();
-        statistics.record_duration(Duration::from_secs(1));
+        statistics.durations.record(Duration::from_secs(1));
         check_lines(
-            &statistics.expose(1),
+            &statistics.expose(2, 1),
             &[
                 r#"ratelimit_service_response_time_seconds_sum{grpc_method="ShouldRateLimit"} 1"#,
                 "ratelimit_service_config_load_success 2",

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use tidegate_rules::envoy::DescriptorOptions;
 
+/// How long a call without a deadline waits for the store. Envoy gives up after 20 ms unless it is configured
+/// otherwise.
+pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(15);
+
 /// The options. The defaults are Tidegate's own.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct EnvoyOptions {

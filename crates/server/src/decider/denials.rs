@@ -16,10 +16,10 @@ use tidegate_rules::request::{Edge, PRIORITY, Request};
 use tidegate_rules::{By, Rule};
 use tracing::info;
 
+use super::Decider;
 use crate::config::LogSubjects;
 use crate::logging::decision_ids::DecisionId;
 use crate::logging::init::SanitizedText;
-use crate::service::Service;
 
 /// Headers whose values allow a reader to act as the client.
 const CREDENTIAL_HEADERS: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"];
@@ -53,7 +53,12 @@ enum DenialKind {
     Shadow,
 }
 
-impl Service {
+impl Decider {
+    /// Logs the counts of skipped lines of rules that deny nothing any more. Called at every maintenance tick.
+    pub(crate) fn log_missed_denials(&self) {
+        self.metrics.take_skipped_lines(second(self.clock.now()), log_missed_count);
+    }
+
     /// Logs a denial, and the denials of rules in shadow mode, as far as each rule has lines left in this second.
     /// `request` is only called when a line is written.
     pub(crate) fn log_denial<'a>(
@@ -114,9 +119,7 @@ impl Service {
             self.metrics.lines_skipped.inc();
             return false;
         };
-        if skipped > 0 {
-            log_missed_count(rule, skipped);
-        }
+        log_missed_count(rule, skipped);
         true
     }
 
@@ -281,12 +284,14 @@ fn mask(text: &str) -> String {
     text.chars().take(visible).chain(['…']).collect()
 }
 
-pub(crate) fn second(at: Nanos) -> u32 {
+fn second(at: Nanos) -> u32 {
     u32::try_from(at.get() / 1_000_000_000).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn log_missed_count(rule: &str, count: u64) {
-    info!(rule, count, "denied more than the log has room for");
+fn log_missed_count(rule: &str, count: u64) {
+    if count > 0 {
+        info!(rule, count, "denied more than the log has room for");
+    }
 }
 
 fn retry_ms(decision: &Decision) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! Measures how fast a keys file loads and how much memory it takes: writes 1,000,000 keys to a temporary file, reads
 //! it five times, watches it as the service does, then looks up every key.
 //!
-//!     cargo run --release -p tidegate --example load_keys
+//!     cargo bench -p tidegate --features internals --bench load_keys
 
 #![allow(clippy::print_stdout)]
 

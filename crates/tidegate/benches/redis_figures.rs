@@ -1,8 +1,8 @@
 //! Measures the cost of a decision for a Redis server: instructions of the whole server per call, compared with a
 //! textbook token bucket (HMGET, TIME, HSET, PEXPIRE), and bytes per subject.
 //!
-//!     cargo run --release --features redis --example redis_figures -- instructions
-//!     cargo run --release --features redis --example redis_figures -- bytes
+//!     cargo bench -p tidegate --features internals,redis --bench redis_figures -- instructions
+//!     cargo bench -p tidegate --features internals,redis --bench redis_figures -- bytes
 //!
 //! Callgrind counts the instructions, because times on a shared machine vary by more than the measured difference.
 //! Needs redis-server and valgrind.

@@ -1,7 +1,7 @@
 //! Measures the memory store: nanoseconds per decision, and resident bytes per counter.
 //!
-//!     cargo run --release --example memory_figures -- speed token-bucket
-//!     cargo run --release --example memory_figures -- bytes sliding-window-strict 10000000
+//!     cargo bench -p tidegate --features internals --bench memory_figures -- speed token-bucket
+//!     cargo bench -p tidegate --features internals --bench memory_figures -- bytes sliding-window-strict 10000000
 //!
 //! Times are the best of many short rounds, because the machine has other work.
 
@@ -113,7 +113,7 @@ fn bytes(algorithm: Algorithm, keys: u64) {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let algorithm = args.get(1).and_then(|name| Algorithm::from_name(name));
     let algorithm = algorithm.unwrap_or(Algorithm::TokenBucket);
     let keys = args.get(2).and_then(|keys| keys.parse().ok());

@@ -1,0 +1,474 @@
+//! The one way from an edge to the limiter.
+//!
+//! A `Decider` demands a configuration, checks names, decides, records durations, logs denials and failures of the
+//! store, and assigns ids and receipts, alike for every edge. An edge parses bytes into a request, makes one call and
+//! renders the result. Knows no protocol.
+
+mod denials;
+mod error;
+pub(crate) mod first_config;
+mod maybe_ready;
+pub(crate) mod readiness;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tidegate::clock::{Clock, SystemClock};
+use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
+use tidegate::observe::{Counter, Metrics};
+use tidegate::{
+    Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, LimiterView,
+    Reservation, Settlement, Ticket,
+};
+use tidegate_core::store::{Refunded, SingleOutcomes, StoreError};
+use tidegate_core::units::Nanos;
+use tidegate_rules::engine::{Decision, DescriptorResponse};
+use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
+use tidegate_rules::request::{Edge, Request};
+use tidegate_rules::{RuleSet, may_have_case_mismatch};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tracing::warn;
+
+use self::first_config::FirstConfig;
+use self::maybe_ready::MaybeReady;
+use self::readiness::Readiness;
+use crate::config::LogSubjects;
+use crate::logging::decision_ids::{DecisionId, DecisionIds};
+use crate::logging::writer;
+use crate::net::shutdown_phase::ShutdownPhase;
+use crate::state::any_store::{AnyStore, ServerLimiter};
+use crate::state::store_error_log::log_store_error;
+
+pub(crate) use crate::state::any_store::StoreCondition;
+pub(crate) use denials::listed_subject;
+pub(crate) use error::{DecideError, InputError};
+
+/// The limiter under the rules of one moment.
+pub(crate) type DeciderView<'l> = LimiterView<'l, AnyStore>;
+
+/// Decides the requests of every edge.
+pub(crate) struct Decider {
+    pub(crate) limiter: Arc<ServerLimiter>,
+    pub(crate) clock: SystemClock,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) ids: DecisionIds,
+    pub(crate) reset: ResetStyle,
+    pub(crate) log_subjects: LogSubjects,
+    pub(crate) phase: watch::Receiver<ShutdownPhase>,
+    /// Whether a configuration is loaded. A service that starts without one has none until its first load succeeds.
+    pub(crate) first_config: FirstConfig,
+    /// Rules that came into force. Keys do not count.
+    pub(crate) rule_loads: Counter,
+}
+
+/// The rules that a request charges, of those that apply to it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ChargeScope {
+    /// All rules.
+    All,
+    /// Only rules with a unit: the plain cost is 0.
+    Units,
+    /// No rule: a peek.
+    Nothing,
+}
+
+/// Options of one request besides its attributes and costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct CheckOptions {
+    pub(crate) scope: ChargeScope,
+    /// Whether the caller wants a receipt.
+    pub(crate) receipt: bool,
+}
+
+/// A decided request.
+pub(crate) struct Checked {
+    pub(crate) decision: Decision,
+    /// If one was wanted and something was charged.
+    pub(crate) receipt: Option<String>,
+}
+
+/// A decided request of a list.
+pub(crate) struct CheckedItem<'a> {
+    pub(crate) id: DecisionId,
+    pub(crate) decision: &'a Decision,
+    pub(crate) receipt: Option<String>,
+}
+
+/// A decided request of Envoy.
+pub(crate) struct CheckedDescriptors<'v> {
+    pub(crate) id: DecisionId,
+    pub(crate) response: DescriptorResponse<'v>,
+    pub(crate) took: Duration,
+}
+
+/// Whether it is clear which client sends a request of Envoy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ClientIdentity {
+    Clear,
+    /// The request is denied, because no block would hold for its client.
+    Ambiguous,
+}
+
+/// The result of a request for permits.
+pub(crate) enum AcquireOutcome {
+    /// All permits are acquired.
+    Open { decision: Decision, limits: SmallVec<[ConcurrencyUsage; 2]>, token: String, receipt: Option<String> },
+    /// A rate denies the request.
+    Denied(Decision),
+    /// A rule has no permit left.
+    Full(ConcurrencyDenial),
+}
+
+impl ChargeScope {
+    /// From a plain cost. If it is absent, the cost is 1.
+    pub(crate) fn of_cost(cost: Option<u64>) -> Self {
+        if cost == Some(0) { ChargeScope::Units } else { ChargeScope::All }
+    }
+}
+
+impl CheckOptions {
+    /// Charges all rules, without a receipt.
+    pub(crate) const CHARGE: CheckOptions = CheckOptions { scope: ChargeScope::All, receipt: false };
+
+    /// The same without charging.
+    pub(crate) fn peeking(self) -> Self {
+        CheckOptions { scope: ChargeScope::Nothing, ..self }
+    }
+}
+
+impl Decider {
+    /// Wraps the work of an edge: polled in place if the store never waits, boxed otherwise.
+    pub(crate) fn run<F: Future>(&self, work: F) -> MaybeReady<F> {
+        if self.limiter.store().never_wait() { MaybeReady::poll_now(work) } else { MaybeReady::boxed(work) }
+    }
+
+    /// Decides one request. `again` is the request once more, for the log.
+    pub(crate) async fn check<'a>(
+        &self,
+        id: &DecisionId,
+        request: Request<'_>,
+        options: CheckOptions,
+        again: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Result<Checked, DecideError> {
+        self.validate(&request)?;
+        let edge = request.edge;
+        let started = Instant::now();
+        let decision = match options.scope {
+            ChargeScope::Nothing => self.limiter.peek(request).await,
+            ChargeScope::Units => self.limiter.check_units(request).await,
+            ChargeScope::All => self.limiter.check(request).await,
+        };
+        self.metrics.record_duration(edge, started.elapsed());
+        let decision = decision?;
+        let receipt = self.conclude(id, edge, &decision, options, again);
+        Ok(Checked { decision, receipt })
+    }
+
+    /// Decides requests one after another, all under the same rules, `chunk` at a time. They have been validated.
+    /// `each` gets the results in order.
+    pub(crate) async fn check_list(
+        &self,
+        requests: Vec<Request<'_>>,
+        options: &[CheckOptions],
+        chunk: usize,
+        mut each: impl FnMut(Result<CheckedItem<'_>, DecideError>),
+    ) {
+        let Some(edge) = requests.first().map(|request| request.edge) else {
+            return;
+        };
+        let view = self.limiter.view();
+        let mut requests = requests;
+        let mut took = Duration::ZERO;
+        for (requests, options) in requests.chunks_mut(chunk).zip(options.chunks(chunk)) {
+            let started = Instant::now();
+            let decisions = check_chunk(&view, requests, options).await;
+            took += started.elapsed();
+            for ((decision, options), request) in decisions.into_iter().zip(options).zip(requests.iter()) {
+                let id = self.next_id();
+                match decision {
+                    Ok(decision) => {
+                        let receipt = self.conclude(&id, edge, &decision, *options, || Some(request.clone()));
+                        each(Ok(CheckedItem { id, decision: &decision, receipt }));
+                    }
+                    Err(error) => each(Err(error.into())),
+                }
+            }
+        }
+        self.metrics.record_duration(edge, took);
+    }
+
+    /// Logs a decision and makes its receipt.
+    fn conclude<'a>(
+        &self,
+        id: &DecisionId,
+        edge: Edge,
+        decision: &Decision,
+        options: CheckOptions,
+        again: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Option<String> {
+        if options.scope == ChargeScope::Nothing {
+            return None;
+        }
+        self.log_denial(id, edge, decision, again);
+        if options.receipt { self.receipt(decision) } else { None }
+    }
+
+    /// Decides one request of Envoy. `request` is its native form and `again` the same once more, for the log.
+    pub(crate) async fn check_described<'v, 'a>(
+        &self,
+        view: &'v DeciderView<'_>,
+        (described, request): (&DescribedRequest<'_>, Request<'_>),
+        identity: ClientIdentity,
+        options: DescriptorOptions,
+        again: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Result<CheckedDescriptors<'v>, DecideError> {
+        let edge = request.edge;
+        self.require_config(edge)?;
+        let started = Instant::now();
+        let response = match identity {
+            ClientIdentity::Clear => view.check_described(request, described, options).await,
+            ClientIdentity::Ambiguous => view.deny_described(request, described, options).await,
+        };
+        let took = started.elapsed();
+        self.metrics.record_duration(edge, took);
+        let (id, response) = (self.next_id(), response?);
+        if response.over_limit {
+            self.log_denial(&id, edge, &response.decision, again);
+        } else {
+            self.log_shadow_denials(&id, edge, &response.decision, again);
+        }
+        Ok(CheckedDescriptors { id, response, took })
+    }
+
+    /// Charges keys under the limits that come with them.
+    pub(crate) async fn charge_keys(&self, edge: Edge, charges: &[KeyCharge<'_>], results: &mut SingleOutcomes) {
+        let started = Instant::now();
+        self.limiter.charge_keys(edge, charges, results).await;
+        self.metrics.record_duration(edge, started.elapsed());
+        for (charge, result) in charges.iter().zip(results.iter()) {
+            match result {
+                Ok(outcome) if !outcome.admitted && charge.action != KeyAction::Peek => {
+                    self.log_keyed_denial(edge, charge.family.name(), outcome);
+                }
+                Ok(_) => {}
+                Err(error) => log_store_error(error),
+            }
+        }
+    }
+
+    /// Acquires permits for one request.
+    ///
+    /// Cancel-safe: a caller that stops waiting leaves no permit acquired.
+    pub(crate) async fn acquire<'a>(
+        self: &Arc<Self>,
+        id: &DecisionId,
+        request: Request<'_>,
+        (ttl, receipt): (Nanos, bool),
+        again: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Result<AcquireOutcome, DecideError> {
+        self.validate(&request)?;
+        let edge = request.edge;
+        let started = Instant::now();
+        let on_abandoned = |ticket| Arc::clone(self).spawn_cancel(ticket);
+        let acquired = self.limiter.acquire_with_cancel(request, ttl.duration(), on_abandoned).await;
+        self.metrics.record_duration(edge, started.elapsed());
+        Ok(match acquired? {
+            Acquired::Open { permit, decision, limits } => AcquireOutcome::Open {
+                receipt: if receipt { self.receipt(&decision) } else { None },
+                token: self.limiter.seal(&permit),
+                decision,
+                limits,
+            },
+            Acquired::Denied(decision) => {
+                self.log_denial(id, edge, &decision, again);
+                AcquireOutcome::Denied(decision)
+            }
+            Acquired::Full(denial) => {
+                self.log_concurrency_denial(id, edge, &denial);
+                AcquireOutcome::Full(denial)
+            }
+        })
+    }
+
+    /// Releases the permits of a caller that hung up. While the process shuts down there is no runtime to do so, and
+    /// the permits expire.
+    fn spawn_cancel(self: Arc<Self>, ticket: Ticket) {
+        if let Ok(tokio) = Handle::try_current() {
+            tokio.spawn(async move {
+                self.limiter.cancel(&ticket).await;
+                tokio::time::sleep(CANCEL_RETRY_AFTER).await;
+                self.limiter.cancel(&ticket).await;
+            });
+        }
+    }
+
+    /// Renews the permits of a token. Returns whether all were still open, and how long they last now.
+    pub(crate) async fn renew(&self, token: &str) -> Result<(bool, Nanos), DecideError> {
+        let ticket = self.limiter.unseal(token)?;
+        Ok((self.limiter.renew(&ticket).await?, ticket.ttl().into()))
+    }
+
+    /// Releases the permits of a token. Idempotent.
+    pub(crate) async fn release(&self, token: &str) -> Result<(), DecideError> {
+        let ticket = self.limiter.unseal(token)?;
+        Ok(self.limiter.release(&ticket).await?)
+    }
+
+    /// Decides one request and reserves its estimated cost.
+    pub(crate) async fn reserve<'a>(
+        &self,
+        id: &DecisionId,
+        request: Request<'_>,
+        ttl: Nanos,
+        again: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Result<Reservation, DecideError> {
+        self.validate(&request)?;
+        let edge = request.edge;
+        let started = Instant::now();
+        let reservation = self.limiter.reserve(request, ttl.duration()).await;
+        self.metrics.record_duration(edge, started.elapsed());
+        let reservation = reservation?;
+        self.log_denial(id, edge, &reservation.decision, again);
+        Ok(reservation)
+    }
+
+    /// Settles a reservation by its actual cost.
+    pub(crate) async fn settle(&self, edge: Edge, token: &str, actual: &Actual) -> Result<Settlement, DecideError> {
+        // Without the rules of its charge a settlement would be lost.
+        self.require_config(edge)?;
+        Ok(self.limiter.settle(token, actual).await?)
+    }
+
+    /// Refunds the charges of a receipt.
+    pub(crate) async fn refund(&self, edge: Edge, receipt: &str) -> Result<Refunded, DecideError> {
+        self.require_config(edge)?;
+        Ok(self.limiter.refund(receipt).await?)
+    }
+
+    /// A receipt for a decision, if something was charged.
+    fn receipt(&self, decision: &Decision) -> Option<String> {
+        self.limiter.receipt(decision).unwrap_or_else(|error| {
+            warn!(%error, "could not create a receipt");
+            None
+        })
+    }
+
+    /// Fails while no configuration for requests of this edge is loaded. Without one nothing is allowed.
+    pub(crate) fn require_config(&self, edge: Edge) -> Result<(), DecideError> {
+        Ok(self.first_config.require(edge)?)
+    }
+
+    /// Checks that there is a configuration and that the rules know the names of a request.
+    pub(crate) fn validate(&self, request: &Request<'_>) -> Result<(), DecideError> {
+        self.require_config(request.edge)?;
+        // Most requests need no check.
+        if request.costs.is_empty() && !may_have_case_mismatch(request) {
+            return Ok(());
+        }
+        Ok(check_names(&self.limiter.policy().load().rules, request)?)
+    }
+
+    pub(crate) fn next_id(&self) -> DecisionId {
+        self.ids.next()
+    }
+
+    /// The limiter under the rules of this moment.
+    pub(crate) fn view(&self) -> DeciderView<'_> {
+        self.limiter.view()
+    }
+
+    /// The rules in force.
+    pub(crate) fn rules(&self) -> Arc<RuleSet> {
+        Arc::clone(&self.limiter.policy().load().rules)
+    }
+
+    /// Whether this peer speaks for many clients: a program on this machine, or a proxy that the rules name.
+    pub(crate) fn trusts(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        let policy = self.limiter.policy().load();
+        peer.is_loopback() || policy.rules.identity().trusted_proxies.iter().any(|net| net.contains(&peer))
+    }
+
+    /// Whether the process is not shutting down.
+    pub(crate) fn is_serving(&self) -> bool {
+        *self.phase.borrow() == ShutdownPhase::Serving
+    }
+
+    /// Whether a configuration with a domain of Envoy is loaded.
+    pub(crate) fn has_domains(&self) -> bool {
+        self.require_config(Edge::Envoy).is_ok() && self.limiter.policy().load().rules.domains().len() > 0
+    }
+
+    /// Whether load balancers should send requests to this node.
+    pub(crate) fn readiness(&self) -> Readiness {
+        Readiness::of(*self.phase.borrow(), self.first_config.require_all())
+    }
+
+    /// The condition of the store.
+    pub(crate) fn store_condition(&self) -> StoreCondition {
+        self.limiter.store().condition()
+    }
+
+    /// All metrics of this process, in the Prometheus text format.
+    pub(crate) fn expose_metrics(&self) -> String {
+        self.metrics.lines_dropped.set(writer::dropped_lines());
+        let facts = self.limiter.store().facts();
+        self.metrics.set_open(self.limiter.open_requests());
+        self.metrics.expose(env!("CARGO_PKG_VERSION"), &facts)
+    }
+
+    /// The parts of a response that are not in its decision.
+    pub(crate) fn context<'a>(&self, id: &'a DecisionId, body: BodyStyle) -> ResponseContext<'a> {
+        let wall = self.clock.wall();
+        ResponseContext { id: id.as_str(), wall, reset: self.reset, body, receipt: None, reservation: None }
+    }
+
+    /// Logs, once for each rule set, the rules that no request has matched. Called every few seconds.
+    pub(crate) fn report_unmatched(&self) {
+        const MAX_NAMES: usize = 20;
+        let Some(unmatched) = self.metrics.take_unmatched() else {
+            return;
+        };
+        let (count, requests) = (unmatched.rules.len(), unmatched.requests);
+        let mut rules = unmatched.rules;
+        rules.truncate(MAX_NAMES);
+        warn!(
+            rules = rules.join(", "),
+            count, requests, "rules matched no request since they were loaded; run `tidegate explain` to see why"
+        );
+    }
+}
+
+async fn check_chunk<'r>(
+    view: &'r DeciderView<'_>,
+    requests: &mut [Request<'r>],
+    options: &[CheckOptions],
+) -> Vec<Result<Decision, StoreError>> {
+    if options.iter().all(|options| options.scope == ChargeScope::All) {
+        return view.check_each(requests).await;
+    }
+    let mut decided = Vec::with_capacity(options.len());
+    for (request, options) in requests.iter().cloned().zip(options) {
+        decided.push(match options.scope {
+            ChargeScope::Nothing => view.peek(request).await,
+            ChargeScope::Units => view.check_units(request).await,
+            ChargeScope::All => view.check(request).await,
+        });
+    }
+    decided
+}
+
+/// Rejects attributes that differ from a known one by case, because no rule would match them, and costs in units that
+/// the rules do not know, because nothing would be charged for them.
+pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), InputError> {
+    if let Some(miscased) = rules.find_case_mismatch(request) {
+        return Err(InputError::new(miscased.name, miscased.to_string()).inside("attributes"));
+    }
+    match rules.unknown_unit(request) {
+        Some(unknown) => Err(InputError::new(unknown.unit, unknown.to_string()).inside("costs")),
+        None => Ok(()),
+    }
+}
