@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conformance::Rig;
 use parking_lot::Mutex;
-use tidegate::resilience::{FallbackStore, ResilienceSettings, ShardObserver, ShardedStore, StoreEvent};
+use tidegate::resilience::{ResilienceSettings, ShardObserver, ShardedStore, StoreEvent};
 use tidegate_core::algorithms::Precision;
 use tidegate_core::store::{NodeId, ShardId, Store};
 use tidegate_core::units::Nanos;
@@ -50,28 +50,23 @@ fn bare() -> Simulated<ModelLink> {
 }
 
 /// A node that has reached its store.
-fn guarded() -> Simulated<FallbackStore<ModelLink, NodeRuntime>> {
-    let sim = Sim::new(1);
-    let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
-    let settings = ResilienceSettings {
-        // Hours pass in these tests.
-        ping_interval: Nanos::from_secs(60),
-        ..ResilienceSettings::default()
-    };
-    let watcher = Arc::new(|_| {});
-    let store = FallbackStore::new(link(&sim), runtime, NodeId(1), settings, watcher);
-    sim.run_until(Nanos::from_millis(100));
-    Simulated { sim, store }
+fn guarded() -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
+    with_shards(1)
 }
 
 /// The same with a store of three shards. A charge set of several subjects spans several of them.
 fn sharded() -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
+    with_shards(3)
+}
+
+fn with_shards(count: usize) -> Simulated<ShardedStore<ModelShards, NodeRuntime>> {
     let sim = Sim::new(1);
     let runtime = NodeRuntime::new(&sim, 0, Nanos::from_secs(5), DATE);
-    let models = [(); 3].map(|()| Arc::new(Mutex::new(Model::new(DATE))));
+    let models = (0..count).map(|_| Arc::new(Mutex::new(Model::new(DATE))));
     let cluster = Arc::new(ModelCluster::new(models));
     cluster.assign_all_slots();
     let shards = ModelShards::new(&cluster, link(&sim));
+    // Hours pass in these tests.
     let settings = ResilienceSettings { ping_interval: Nanos::from_secs(60), ..ResilienceSettings::default() };
     let store = ShardedStore::new(shards, runtime, NodeId(1), settings, Arc::new(NoShardWatch));
     sim.run_until(Nanos::from_millis(100));

@@ -89,6 +89,8 @@ pub mod live;
 mod resilience;
 #[cfg(feature = "internals")]
 pub mod resilience;
+#[cfg(feature = "rules")]
+mod shard;
 #[cfg(not(feature = "internals"))]
 mod stores;
 #[cfg(feature = "internals")]

@@ -1,49 +1,7 @@
-//! Keeps limits working while the shared store is slow, down, or has lost counts.
+//! A shared store that may be slow, down, or lose counts, and limits that work meanwhile.
 //!
-//! No decision waits for the store longer than its budget, none fails because the store does, and lost counts are
-//! restored. From the outside in, behind [`Ahead`]:
-//!
-//! - Per shard: `shards` divides a request among the shards. `fallback` decides by this node's share
-//!   (`local_fallback`) while a shard is down or not trusted, and by the newest state (`late`) while its reply is
-//!   late. `guard` puts `deadline`, `bulkhead` and `breaker` around the shard.
-//! - Per shard, in the background: `supervisor` pings, restores `mirror` and `open_permits` into a shard that lost
-//!   them, and charges the units of `write_back`. `recovery_state` decides when a shard is trusted and tracks its
-//!   `membership`, `store_clock` estimates its time, `clock_watch` checks its clock.
-//! - Per node: `node_state` holds the mirror, the permits, the write-back queue, the late charges and
-//!   `local_reservations`. All shards share it.
-//!
-//! Each module is a store around a store or a pure state machine. None knows which store is behind it. Time, tasks
-//! and randomness come from a [`Runtime`], so the simulator runs this very code.
-
-mod breaker;
-mod bulkhead;
-mod clock_watch;
-mod deadline;
-mod event;
-mod eviction;
-mod failure_counts;
-mod fallback;
-mod guard;
-mod in_flight;
-mod join;
-mod late;
-mod local_admissions;
-mod local_fallback;
-mod local_reservations;
-mod membership;
-mod mirror;
-mod node_state;
-mod open_permits;
-mod owned_charge;
-mod recovery_state;
-mod refund;
-mod settings;
-mod shards;
-mod share_usage;
-mod store_clock;
-mod striped_map;
-mod supervisor;
-mod write_back;
+//! Two components around the shards of a store: [`Ahead`] decides without a call where it may, and [`ShardedStore`]
+//! decides while a shard cannot. This module puts them together.
 
 use std::sync::Arc;
 
@@ -51,21 +9,14 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{NodeId, RuleOptions, Shards};
 use tidegate_core::subject::RuleName;
 
-pub use self::breaker::{Breaker, BreakerChange};
-pub use self::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
-pub(crate) use self::deadline::within;
-pub use self::event::{StoreEvent, Watcher};
-pub use self::failure_counts::FailureCounts;
-pub use self::fallback::FallbackStore;
-pub(crate) use self::join::join_all;
-pub use self::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
-pub use self::open_permits::PermitSync;
-pub(crate) use self::owned_charge::OwnedCharge;
-pub use self::settings::{BreakerSettings, ResilienceSettings};
-use self::shards::AggregateObserver;
-pub use self::shards::{ShardObserver, ShardedStore};
 use crate::ahead::Ahead;
 use crate::runtime::Runtime;
+pub(crate) use crate::shard::{AggregateObserver, OwnedCharge, join_all, within};
+pub use crate::shard::{
+    Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
+    ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,
+    ResilienceSettings, ShardObserver, ShardedStore, StoreEvent, Watcher,
+};
 
 /// A shared store that may fail, with all layers of this module around it.
 pub type Resilient<P, R> = Ahead<ShardedStore<P, R>, R>;

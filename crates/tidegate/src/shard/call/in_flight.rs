@@ -1,0 +1,199 @@
+//! The calls to one store that are in flight, as its breaker counts them.
+//!
+//! Invariant: every call is reported to the breaker once: as replied, failed, unsent, or, when it is dropped, as
+//! abandoned. Changes of the breaker are published from here, outside its lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidegate_core::store::{FailureCause, FailureKind};
+use tidegate_core::units::Nanos;
+
+use crate::shard::call::breaker::{Breaker, BreakerChange};
+use crate::shard::call::bulkhead::{Bulkhead, BulkheadPermit};
+use crate::shard::call::failure_counts::FailureCounts;
+use crate::shard::event::{StoreEvent, Watcher};
+use crate::shard::settings::ResilienceSettings;
+
+/// The breaker and the bulkhead of one store.
+pub(crate) struct InFlight {
+    breaker: Mutex<Breaker>,
+    calls: Bulkhead,
+    failures: Arc<FailureCounts>,
+    watcher: Watcher,
+    /// When the breaker last closed.
+    closed_at: AtomicU64,
+    /// When the newest call with a reply was sent.
+    newest_replied: AtomicU64,
+    record_errors: Mutex<ReportThrottle>,
+}
+
+/// Limits how often a lasting condition is reported.
+#[derive(Default)]
+struct ReportThrottle {
+    last: Option<Nanos>,
+}
+
+/// How often a record that cannot be used is reported.
+const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
+
+impl ReportThrottle {
+    fn is_due(&mut self, now: Nanos) -> bool {
+        let is_due = self.last.is_none_or(|last| now.since(last) >= REPORT_INTERVAL);
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
+}
+
+/// Why a call may not be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum CallBlockedError {
+    /// The breaker is open.
+    BreakerOpen,
+    /// Too many calls are in flight.
+    BulkheadFull,
+}
+
+/// A call in flight. Dropping it reports it as abandoned.
+pub(crate) struct CallInFlight {
+    in_flight: Arc<InFlight>,
+    /// `None`: it is a ping.
+    permit: Option<BulkheadPermit>,
+    sent: Nanos,
+    reported: bool,
+}
+
+impl InFlight {
+    pub(crate) fn new(settings: &ResilienceSettings, watcher: Watcher) -> Arc<Self> {
+        Arc::new(InFlight {
+            breaker: Mutex::new(Breaker::new(settings.breaker)),
+            calls: Bulkhead::new(settings.max_in_flight),
+            failures: Arc::clone(&settings.failures),
+            watcher,
+            closed_at: AtomicU64::new(0),
+            newest_replied: AtomicU64::new(0),
+            record_errors: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.breaker.lock().is_open()
+    }
+
+    /// A call is about to be sent.
+    pub(crate) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, CallBlockedError> {
+        let mut breaker = self.breaker.lock();
+        if breaker.is_open() {
+            return Err(CallBlockedError::BreakerOpen);
+        }
+        let permit = self.calls.enter().ok_or(CallBlockedError::BulkheadFull)?;
+        breaker.sent(now);
+        Ok(self.call(Some(permit), now))
+    }
+
+    /// A ping is about to be sent. Pings pass an open breaker.
+    pub(crate) fn ping(self: &Arc<Self>, now: Nanos) -> CallInFlight {
+        self.breaker.lock().sent(now);
+        self.call(None, now)
+    }
+
+    fn call(self: &Arc<Self>, permit: Option<BulkheadPermit>, sent: Nanos) -> CallInFlight {
+        CallInFlight { in_flight: Arc::clone(self), permit, sent, reported: false }
+    }
+
+    /// Opens the breaker if the store has been silent for too long.
+    pub(crate) fn check_silence(&self, now: Nanos) {
+        self.update(now, |breaker| breaker.check_silence(now));
+    }
+
+    /// A ping is late.
+    pub(crate) fn ping_missed(&self, now: Nanos) {
+        self.update(now, |breaker| {
+            breaker.ping_missed();
+            breaker.check_silence(now)
+        });
+    }
+
+    /// When the breaker last closed; zero if it never opened.
+    pub(crate) fn closed_at(&self) -> Nanos {
+        Nanos::new(self.closed_at.load(Ordering::Acquire))
+    }
+
+    fn update(&self, now: Nanos, event: impl FnOnce(&mut Breaker) -> Option<BreakerChange>) {
+        let change = event(&mut self.breaker.lock());
+        match change {
+            Some(BreakerChange::Opened(cause)) => {
+                if cause.kind == FailureKind::Silent {
+                    self.failures.record(&cause); // no single call failed
+                }
+                (self.watcher)(StoreEvent::BreakerOpened { cause });
+            }
+            Some(BreakerChange::Closed) => {
+                self.closed_at.store(now.get(), Ordering::Release);
+                (self.watcher)(StoreEvent::BreakerClosed);
+            }
+            None => {}
+        }
+    }
+}
+
+impl CallInFlight {
+    /// The call was not sent: the store is not joined yet.
+    pub(crate) fn unsent(mut self) {
+        self.reported = true;
+        self.in_flight.breaker.lock().unsent();
+    }
+
+    pub(crate) fn is_ping(&self) -> bool {
+        self.permit.is_none()
+    }
+
+    /// A reply arrived, in time or late.
+    pub(crate) fn replied(mut self, now: Nanos) {
+        self.reported = true;
+        self.in_flight.newest_replied.fetch_max(self.sent.get(), Ordering::AcqRel);
+        let is_ping = self.is_ping();
+        let replied = |breaker: &mut Breaker| if is_ping { breaker.ping_replied(now) } else { breaker.replied(now) };
+        self.in_flight.update(now, replied);
+    }
+
+    /// The call ended with an error.
+    pub(crate) fn failed(mut self, now: Nanos, cause: FailureCause) {
+        self.in_flight.failures.record(&cause);
+        if self.is_outdated() {
+            return;
+        }
+        self.reported = true;
+        let is_ping = self.is_ping();
+        self.in_flight.update(now, |breaker| {
+            if is_ping { breaker.ping_failed(now, || cause) } else { breaker.failed(now, || cause) }
+        });
+    }
+
+    /// The store replied that it cannot use a record. That proves nothing about other records: the store is up.
+    pub(crate) fn record_rejected(self, now: Nanos, cause: FailureCause) {
+        let in_flight = Arc::clone(&self.in_flight);
+        in_flight.failures.record(&cause);
+        self.replied(now);
+        if in_flight.record_errors.lock().is_due(now) {
+            (in_flight.watcher)(StoreEvent::RecordRejected { cause });
+        }
+    }
+
+    /// Whether a reply to a later call has arrived: then the failure of this one proves nothing about the store. A
+    /// connection that was replaced fails all of its calls at once, long after.
+    fn is_outdated(&self) -> bool {
+        self.sent.get() < self.in_flight.newest_replied.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for CallInFlight {
+    fn drop(&mut self) {
+        if !self.reported {
+            self.in_flight.breaker.lock().abandoned();
+        }
+    }
+}

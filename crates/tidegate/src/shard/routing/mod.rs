@@ -1,0 +1,328 @@
+//! A store made of shards, each of which may fail on its own.
+//!
+//! A shard that fails affects only its own counters; the others stay exact. All shards share one `NodeState`, because
+//! counters move between them. A request whose limits are in one hash slot is one call to one shard. Otherwise it is
+//! charged in steps (`groups`, `multi_shard`).
+//!
+//! Shards are added as soon as they are discovered. The list is refreshed at every ping interval, and whenever a
+//! subject is in none of the known shards. This node's share decides for subjects in no shard at all.
+
+mod groups;
+mod multi_shard;
+mod observer;
+mod outcome_merge;
+mod port;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tidegate_core::algorithms::Limit;
+use tidegate_core::store::{ChargeSet, HashSlot, NodeId, Outcome, PermitRequest, RuleOptions, ShardId, Shards, Source};
+use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::units::Nanos;
+
+use self::groups::LocationIndices;
+pub(crate) use self::observer::AggregateObserver;
+pub use self::observer::ShardObserver;
+use crate::runtime::Runtime;
+use crate::shard::call::failure_counts::FailureCounts;
+use crate::shard::event::Watcher;
+use crate::shard::node::NodeState;
+use crate::shard::node::local_admissions::{LocalAdmissions, PendingUnits};
+use crate::shard::recovery::clock_watch::ClockReading;
+use crate::shard::recovery::store_clock::StoreClock;
+use crate::shard::settings::ResilienceSettings;
+use crate::shard::shared_shard::{ShardState, SharedShard};
+
+/// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.
+const MAX_RESTORED_TTL: Nanos = Nanos::from_secs(3_600);
+
+/// The shards of a store, each with its fallback. Clones share their state.
+pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
+
+impl<P: Shards, R> Clone for ShardedStore<P, R> {
+    fn clone(&self) -> Self {
+        ShardedStore(Arc::clone(&self.0))
+    }
+}
+
+impl<P: Shards, R> fmt::Debug for ShardedStore<P, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardedStore").finish_non_exhaustive()
+    }
+}
+
+struct ShardedStoreInner<P: Shards, R> {
+    shards: P,
+    known: ArcSwap<Vec<KnownShard<P::Shard, R>>>,
+    /// Decides for subjects that are in no shard. Created for the first of them.
+    no_shard: ArcSwapOption<SharedShard<P::Shard, R>>,
+    /// Held while shards are added or removed.
+    refresh_lock: Mutex<()>,
+    node_state: Arc<NodeState>,
+    runtime: R,
+    me: NodeId,
+    /// The wall-clock time, for use while no shard has reported its time.
+    clock: StoreClock,
+    settings: ResilienceSettings,
+    observer: Arc<dyn ShardObserver>,
+}
+
+/// A shard that was discovered.
+struct KnownShard<S, R> {
+    id: ShardId,
+    store: Arc<SharedShard<S, R>>,
+}
+
+impl<S, R> Clone for KnownShard<S, R> {
+    fn clone(&self) -> Self {
+        KnownShard { id: self.id, store: Arc::clone(&self.store) }
+    }
+}
+
+/// The location of counters that can be charged in one step: a hash slot of a shard.
+struct ShardLocation<S, R> {
+    shard: ShardId,
+    hash_slot: Option<HashSlot>,
+    store: Arc<SharedShard<S, R>>,
+}
+
+/// The locations of a request, each once.
+type ShardLocations<S, R> = SmallVec<[ShardLocation<S, R>; 2]>;
+
+impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
+    /// A fallback for each of `shards`, as the node `me`. Starts without any of them.
+    pub fn new(
+        shards: P,
+        runtime: R,
+        me: NodeId,
+        settings: ResilienceSettings,
+        observer: Arc<dyn ShardObserver>,
+    ) -> Self {
+        // The wall clock has to do until a shard reports its time.
+        let wall = runtime.wall();
+        let inner = Arc::new(ShardedStoreInner {
+            shards,
+            known: ArcSwap::default(),
+            no_shard: ArcSwapOption::empty(),
+            refresh_lock: Mutex::new(()),
+            node_state: Arc::new(NodeState::new(wall, &settings)),
+            clock: StoreClock::new(runtime.now(), wall),
+            runtime: runtime.clone(),
+            me,
+            settings,
+            observer,
+        });
+        inner.refresh();
+        runtime.spawn(run_refresh(Arc::downgrade(&inner), runtime.clone()));
+        ShardedStore(inner)
+    }
+
+    /// The members as last listed by any shard, to be saved for the next start.
+    pub fn members(&self) -> Vec<NodeId> {
+        self.0.members()
+    }
+
+    /// How often any shard failed, by kind.
+    pub fn failures(&self) -> &FailureCounts {
+        &self.0.settings.failures
+    }
+
+    /// What this node has admitted without the store.
+    pub(crate) fn local_admissions(&self) -> LocalAdmissions {
+        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
+        let admissions = self.0.node_state.local_admissions(self.0.store_time(), now, wall);
+        LocalAdmissions { without_store: !self.0.is_exact(), ..admissions }
+    }
+
+    /// How often `local_admissions` changed otherwise than by time.
+    pub(crate) fn admission_changes(&self) -> u64 {
+        2 * self.0.node_state.admission_changes() + u64::from(self.0.is_exact())
+    }
+
+    /// Restores what was admitted before a restart. Returns how many of the counters still have a rule.
+    pub(crate) fn restore_local_admissions(
+        &self,
+        admissions: &LocalAdmissions,
+        limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
+        options_of: impl Fn(&RuleName) -> RuleOptions,
+    ) -> usize {
+        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
+        let node_state = &self.0.node_state;
+        node_state.restarted_without_store.store(admissions.without_store, Ordering::Release);
+        for permit in &admissions.permits {
+            let request = PermitRequest {
+                subject: permit.subject,
+                rule: &permit.rule,
+                holder: permit.holder,
+                max_permits: u32::MAX,
+                ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
+                options: &options_of(&permit.rule),
+            };
+            node_state.permits.restore(&request, permit.sync, now);
+        }
+        let found = admissions.units.iter().filter_map(|saved| {
+            let (limit, options) = limit_of(saved)?;
+            node_state.restore_units(saved, &limit, options);
+            Some(())
+        });
+        found.count()
+    }
+
+    /// The offset between the clocks of this node and of a shard: that of the worst shard.
+    pub fn clock_reading(&self) -> Option<ClockReading> {
+        let known = self.0.known.load();
+        let readings = known.iter().filter_map(|shard| shard.store.clock_reading());
+        readings.max_by_key(|reading| (reading.level, reading.offset.nanos.unsigned_abs()))
+    }
+}
+
+/// Adds and removes shards until the store is dropped.
+async fn run_refresh<P: Shards + 'static, R: Runtime>(weak: Weak<ShardedStoreInner<P, R>>, runtime: R) {
+    while let Some(inner) = weak.upgrade() {
+        inner.refresh();
+        let every = inner.settings.ping_interval;
+        drop(inner);
+        runtime.sleep(every).await;
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
+    /// Adds new shards and removes those that are gone.
+    fn refresh(&self) {
+        let _one_at_a_time = self.refresh_lock.lock();
+        let known = self.known.load_full();
+        let ids = self.shards.shard_ids();
+        let (stay, gone): (Vec<_>, Vec<_>) =
+            known.iter().cloned().partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
+        // A new shard takes over from one that is gone: the old one's time is the best guess.
+        let time = gone.first().map_or_else(|| self.store_time(), |shard| shard.store.store_time());
+        let is_known = |id: &ShardId| stay.iter().any(|shard| shard.id == *id);
+        let new: Vec<KnownShard<P::Shard, R>> =
+            ids.into_iter().filter(|id| !is_known(id)).filter_map(|id| self.add_shard(id, time)).collect();
+        if new.is_empty() && gone.is_empty() {
+            return;
+        }
+        // No new shard took over: the counters have moved to other shards. If the old one was down, they are lost.
+        if new.is_empty() && gone.iter().any(|shard| shard.store.state() != ShardState::Exact) {
+            stay.iter().for_each(|shard| shard.store.mark_counts_missing());
+        }
+        for shard in gone {
+            self.observer.removed(shard.id);
+        }
+        self.no_shard.store(None);
+        self.known.store(Arc::new(stay.into_iter().chain(new).collect()));
+    }
+
+    fn add_shard(&self, id: ShardId, time: Nanos) -> Option<KnownShard<P::Shard, R>> {
+        let store = self.shards.shard(id)?;
+        self.observer.discovered(id);
+        let observer = Arc::clone(&self.observer);
+        let watcher: Watcher = Arc::new(move |event| observer.changed(id, event));
+        Some(KnownShard { id, store: self.new_shard(Some(store), time, watcher) })
+    }
+
+    /// A new shard, or none. It starts with the members that the other shards know.
+    fn new_shard(&self, store: Option<P::Shard>, time: Nanos, watcher: Watcher) -> Arc<SharedShard<P::Shard, R>> {
+        let (node_state, runtime) = (Arc::clone(&self.node_state), self.runtime.clone());
+        let settings = ResilienceSettings { members: self.members(), ..self.settings.clone() };
+        SharedShard::new(store, node_state, runtime, self.me, time, settings, watcher)
+    }
+
+    /// Whether every known shard is trusted.
+    fn is_exact(&self) -> bool {
+        let known = self.known.load();
+        !known.is_empty() && known.iter().all(|shard| shard.store.state() == ShardState::Exact)
+    }
+
+    /// The time of any shard, or the wall-clock time.
+    fn store_time(&self) -> Nanos {
+        let known = self.known.load();
+        let time = known.first().map(|shard| shard.store.store_time());
+        time.unwrap_or_else(|| self.clock.at(self.runtime.now()))
+    }
+
+    fn find_shard(&self, id: ShardId) -> Option<Arc<SharedShard<P::Shard, R>>> {
+        let known = self.known.load();
+        let found = known.iter().find(|shard| shard.id == id);
+        found.map(|shard| Arc::clone(&shard.store))
+    }
+
+    fn locate(&self, subject: Fingerprint) -> ShardLocation<P::Shard, R> {
+        let shard = self.shards.shard_of(subject);
+        let found = self.find_shard(shard).or_else(|| {
+            self.shards.shard(shard)?;
+            self.refresh();
+            self.find_shard(shard)
+        });
+        let store = found.unwrap_or_else(|| self.no_shard());
+        ShardLocation { shard, hash_slot: store.guard.hash_slot(subject), store }
+    }
+
+    /// The locations of some subjects, and the index of each subject's location.
+    fn locate_all(
+        &self,
+        subjects: impl Iterator<Item = Fingerprint>,
+    ) -> (ShardLocations<P::Shard, R>, LocationIndices) {
+        let mut locations = ShardLocations::new();
+        let mut indices = LocationIndices::new();
+        let mut last = None;
+        for subject in subjects {
+            if let Some((same, at)) = last
+                && same == subject
+            {
+                indices.push(at);
+                continue;
+            }
+            let location = self.locate(subject);
+            let same =
+                |known: &ShardLocation<_, _>| (known.shard, known.hash_slot) == (location.shard, location.hash_slot);
+            let at = locations.iter().position(same).unwrap_or(locations.len());
+            if at == locations.len() {
+                locations.push(location);
+            }
+            indices.push(at);
+            last = Some((subject, at));
+        }
+        (locations, indices)
+    }
+
+    /// The outcome of an empty set: admitted.
+    fn empty_outcome(&self) -> Outcome {
+        Outcome {
+            admitted: true,
+            readings: SmallVec::new(),
+            snapshots: Vec::new(),
+            at: self.store_time(),
+            source: Source::Exact,
+            degraded: None,
+            clock_stepped: false,
+        }
+    }
+
+    /// Decides for subjects that are in no shard.
+    fn no_shard(&self) -> Arc<SharedShard<P::Shard, R>> {
+        if let Some(known) = self.no_shard.load_full() {
+            return known;
+        }
+        let without_store = self.new_shard(None, self.store_time(), Arc::new(|_| {}));
+        self.no_shard.store(Some(Arc::clone(&without_store)));
+        without_store
+    }
+
+    /// The longest list of members that a shard knows, or the configured one.
+    fn members(&self) -> Vec<NodeId> {
+        let known = self.known.load();
+        let lists = known.iter().map(|shard| shard.store.members());
+        let longest = lists.max_by_key(Vec::len);
+        longest.unwrap_or_else(|| self.settings.members.clone())
+    }
+}
+
+fn subjects(set: &ChargeSet<'_>) -> impl Iterator<Item = Fingerprint> {
+    set.charges.iter().map(|charge| charge.subject)
+}

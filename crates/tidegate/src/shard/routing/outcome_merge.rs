@@ -1,0 +1,118 @@
+//! Merges the outcomes of the steps of one decision into one outcome.
+
+use smallvec::SmallVec;
+use tidegate_core::algorithms::{Figures, Retry, Verdict};
+use tidegate_core::store::{CounterSnapshot, Degraded, LimitReading, Outcome, Source};
+use tidegate_core::units::Nanos;
+
+use crate::shard::refund::Readings;
+use crate::shard::routing::groups::ChargeGroup;
+
+/// The readings and snapshots of a request so far.
+pub(crate) struct OutcomeMerge {
+    readings: SmallVec<[Option<LimitReading>; 4]>,
+    snapshots: SmallVec<[Option<CounterSnapshot>; 4]>,
+    /// The earliest time of the steps.
+    at: Option<Nanos>,
+    source: Source,
+    /// The worst reason of the steps.
+    degraded: Option<Degraded>,
+    clock_stepped: bool,
+}
+
+/// The reading of a limit for which no step has a reading.
+const UNKNOWN_READING: LimitReading = LimitReading {
+    verdict: Verdict::Deny { retry: Retry::After(Nanos::ZERO) },
+    figures: Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO },
+};
+
+impl OutcomeMerge {
+    /// For a set of `charges` charges.
+    pub(crate) fn new(charges: usize) -> Self {
+        OutcomeMerge {
+            readings: (0..charges).map(|_| None).collect(),
+            snapshots: (0..charges).map(|_| None).collect(),
+            at: None,
+            source: Source::Exact,
+            degraded: None,
+            clock_stepped: false,
+        }
+    }
+
+    /// Adds the outcome of a step. The source of the request is the least exact of all steps, and its time the
+    /// earliest: a refund as of a later time would refund units that have drained.
+    pub(crate) fn add(&mut self, group: &ChargeGroup<'_>, outcome: &Outcome) {
+        self.set_readings(group, &outcome.readings);
+        for (i, snapshot) in group.indices.iter().zip(&outcome.snapshots) {
+            self.snapshots[*i] = Some(snapshot.clone());
+        }
+        self.at = Some(self.at.map_or(outcome.at, |at| at.min(outcome.at)));
+        self.clock_stepped |= outcome.clock_stepped;
+        if outcome.source != Source::Exact {
+            self.source = outcome.source;
+        }
+        self.degraded = self.degraded.max(outcome.degraded.map(|reason| reason.at(|i| group.indices[i])));
+    }
+
+    /// Replaces the readings of a step.
+    pub(crate) fn set_readings(&mut self, group: &ChargeGroup<'_>, readings: &Readings) {
+        for (i, reading) in group.indices.iter().zip(readings) {
+            self.readings[*i] = Some(*reading);
+        }
+    }
+
+    /// Whether all charges of a step have a reading.
+    pub(crate) fn has_readings(&self, group: &ChargeGroup<'_>) -> bool {
+        group.indices.iter().all(|i| self.readings[*i].is_some())
+    }
+
+    /// Whether the cost of a charge fits.
+    pub(crate) fn allows(&self, charge: usize) -> bool {
+        self.readings[charge].is_some_and(|reading| reading.verdict.allows())
+    }
+
+    /// The merged outcome. It has snapshots only if the request was admitted: of a denied one, some charges are being
+    /// refunded.
+    pub(crate) fn outcome(self, admitted: bool) -> Outcome {
+        let snapshots: Option<Vec<CounterSnapshot>> = self.snapshots.into_iter().collect();
+        let readings = self.readings.into_iter();
+        Outcome {
+            admitted,
+            readings: readings.map(|reading| reading.unwrap_or(UNKNOWN_READING)).collect(),
+            snapshots: snapshots.filter(|_| admitted).unwrap_or_default(),
+            at: self.at.unwrap_or(Nanos::ZERO),
+            source: self.source,
+            degraded: self
+                .degraded
+                .map(|reason| if admitted { reason.min(Degraded::StoreUnavailable) } else { reason }),
+            clock_stepped: self.clock_stepped,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use smallvec::smallvec;
+    use tidegate_core::store::ChargeSet;
+
+    /// With the latest time, a refund returned units that the first step had drained since.
+    #[test]
+    fn the_time_of_several_steps_is_the_earliest() {
+        let mut merge = OutcomeMerge::new(3);
+        for (index, secs) in [(0, 7), (1, 5), (2, 9)] {
+            let group = ChargeGroup { location: index, set: ChargeSet::default(), indices: smallvec![index] };
+            let step = Outcome {
+                admitted: true,
+                readings: smallvec![UNKNOWN_READING],
+                snapshots: Vec::new(),
+                at: Nanos::from_secs(secs),
+                source: Source::Exact,
+                degraded: None,
+                clock_stepped: false,
+            };
+            merge.add(&group, &step);
+        }
+        assert_eq!(merge.outcome(true).at, Nanos::from_secs(5));
+    }
+}

@@ -1,0 +1,231 @@
+//! The `Store` verbs, each divided among the shards that it concerns.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use tidegate_core::store::{
+    Charge, ChargeSet, Counters, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult, Used,
+};
+use tidegate_core::subject::Fingerprint;
+use tidegate_core::units::Nanos;
+
+use crate::ahead::BackingStore;
+use crate::runtime::{Runtime, mix};
+use crate::shard::join::join_all;
+use crate::shard::refund::ChargeKind;
+use crate::shard::routing::groups::{ChargeGroup, by_location};
+use crate::shard::routing::outcome_merge::OutcomeMerge;
+use crate::shard::routing::{ShardedStore, subjects};
+use crate::shard::settings::DEFAULT_NODES;
+
+/// Charges in flight, with the indices of their sets.
+type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
+
+impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
+    fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        self.0.locate(charge.subject).store.epoch_of(charge)
+    }
+
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.0.budget_of(set, ChargeKind::Charge)
+    }
+
+    /// The number of nodes to assume: those listed, or the configured number if that is larger.
+    fn nodes(&self) -> u64 {
+        let listed = self.members().len() as u64;
+        let expected = self.0.settings.nodes.map_or(0, u64::from);
+        match listed.max(expected) {
+            0 => u64::from(DEFAULT_NODES),
+            known => known,
+        }
+    }
+
+    fn has_late_charges(&self, counter: u128) -> bool {
+        self.0.node_state.late.has_late_charges(counter)
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
+    async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        Ok(self.0.charge(set, ChargeKind::Charge).await)
+    }
+
+    /// Charges the sets with a single location in one call per shard. All shards and all other sets are in flight at
+    /// once.
+    async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
+        let mut batches = BTreeMap::new();
+        let mut charging: Vec<ShardChargeFuture<'_>> = Vec::new();
+        for (i, set) in sets.iter().enumerate() {
+            let (mut locations, _) = self.0.locate_all(subjects(set));
+            match (locations.len(), locations.pop()) {
+                (1, Some(only)) => {
+                    let new = || (only.store, Vec::new());
+                    let (_, indices) = batches.entry(only.shard).or_insert_with(new);
+                    indices.push(i);
+                }
+                _ => charging.push(Box::pin(async move { vec![(i, self.charge(set).await)] })),
+            }
+        }
+        for (store, indices) in batches.into_values() {
+            charging.push(Box::pin(async move {
+                let batch: Vec<&ChargeSet<'_>> = indices.iter().map(|i| sets[*i]).collect();
+                let decided = store.charge_batch(&batch).await;
+                indices.into_iter().zip(decided.into_iter().map(Ok)).collect()
+            }));
+        }
+        let mut replies: Vec<_> = join_all(charging).await.into_iter().flatten().collect();
+        replies.sort_by_key(|(i, _)| *i);
+        replies.into_iter().map(|(_, reply)| reply).collect()
+    }
+
+    async fn peek(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        Ok(self.0.peek(set).await)
+    }
+
+    /// Each location refunds its own charges, under its own id, so that a repeated refund is recognised everywhere. The
+    /// result is that of one location, see `one_result`.
+    async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
+        let (locations, indices) = self.0.locate_all(subjects(&refund.set));
+        if let [only] = locations.as_slice() {
+            return only.store.refund(refund).await;
+        }
+        let groups = by_location(&refund.set, &indices);
+        let refunding = groups.iter().map(async |group| {
+            let own = Refund { id: refund.id ^ group_id(group), set: group.set.clone(), ..*refund };
+            locations[group.location].store.refund(&own).await
+        });
+        let done = join_all(refunding).await.into_iter();
+        let done: Vec<Refunded> = done.collect::<StoreResult<_>>()?;
+        Ok(one_result(&done, &Refunded::Lapsed))
+    }
+
+    async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
+        self.0.locate(charge.subject).store.draw(charge).await
+    }
+
+    async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let forcing = groups.iter().map(|g| locations[g.location].store.force(&g.set));
+        let mut merge = OutcomeMerge::new(set.charges.len());
+        for (group, outcome) in groups.iter().zip(join_all(forcing).await) {
+            merge.add(group, &outcome?);
+        }
+        Ok(merge.outcome(true))
+    }
+
+    async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
+        let (locations, indices) = self.0.locate_all(restores.iter().map(|restore| restore.charge.subject));
+        let restoring = locations.iter().enumerate().map(async |(i, location)| {
+            let here = indices.iter().zip(restores).filter(|(location_index, _)| **location_index == i);
+            let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
+            location.store.restore(&here).await
+        });
+        join_all(restoring).await.into_iter().collect()
+    }
+
+    async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let inspecting = groups.iter().map(|g| locations[g.location].store.inspect(&g.set));
+        let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
+        for (group, found) in groups.iter().zip(join_all(inspecting).await) {
+            for (i, inspection) in group.indices.iter().zip(found?) {
+                inspections[*i] = inspection;
+            }
+        }
+        Ok(inspections)
+    }
+
+    async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
+        let (locations, indices) = self.0.locate_all(subjects(set));
+        let groups = by_location(set, &indices);
+        let resetting = groups.iter().map(|g| locations[g.location].store.reset(&g.set));
+        join_all(resetting).await.into_iter().sum()
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Permits for ShardedStore<P, R> {
+    async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.acquire(permit).await
+    }
+
+    async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
+        self.0.locate(permit.subject).store.renew(permit).await
+    }
+
+    async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
+        self.0.locate(permit.subject).store.release(permit).await
+    }
+}
+
+impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+        Ok(self.0.charge(&reserve.set, ChargeKind::of(reserve)).await)
+    }
+
+    /// Each location settles its own charges. If one of them fails, the whole settle may be sent again. The result is
+    /// that of one location, see `one_result`.
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+        let (locations, indices) = self.0.locate_all(subjects(&settle.set));
+        if let [only] = locations.as_slice() {
+            return only.store.settle(settle).await;
+        }
+        let groups = by_location(&settle.set, &indices);
+        let settling = groups.iter().map(async |group| {
+            let used = match &settle.used {
+                Used::Known(used) => {
+                    let own = group.indices.iter().filter_map(|i| used.get(*i).copied());
+                    Used::Known(own.collect())
+                }
+                Used::Unknown => Used::Unknown,
+            };
+            let own = Settle { set: group.set.clone(), used, ..*settle };
+            locations[group.location].store.settle(&own).await
+        });
+        let done = join_all(settling).await.into_iter();
+        let done: Vec<Settled> = done.collect::<StoreResult<_>>()?;
+        Ok(one_result(&done, &Settled::Lapsed))
+    }
+}
+
+/// The result of a verb that each location does once, from one result per location: that of the first location that has
+/// not lapsed. Locations are in the order of the charges, the same on every node. So when several nodes send one id at
+/// the same moment, one location decides which of them was first, and only that one gets `Done`.
+fn one_result<T: Copy + PartialEq>(results: &[T], lapsed: &T) -> T {
+    let first = results.iter().find(|result| *result != lapsed);
+    *first.unwrap_or(lapsed)
+}
+
+/// Distinguishes the refund of one location from those of the others. Derived from a subject, because a location may be
+/// in another shard the next time, but a subject stays in its hash slot.
+fn group_id(group: &ChargeGroup<'_>) -> u128 {
+    let subject = group.set.charges.first().map(|charge| charge.subject);
+    let bits = subject.map_or(0, Fingerprint::bits);
+    let halves = [bits as u64, (bits >> 64) as u64].map(mix);
+    u128::from(halves[0]) << 64 | u128::from(halves[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes that sent one receipt at the same moment were each first in one location, and both reported `Done`.
+    #[test]
+    fn of_nodes_that_are_each_first_in_one_location_only_one_is_done() {
+        use Refunded::{Already, Done, Lapsed};
+        for (results, want) in [
+            ([Done, Already], Done),
+            ([Already, Done], Already),
+            ([Done, Done], Done),
+            ([Already, Already], Already),
+            ([Lapsed, Done], Done),
+            ([Lapsed, Already], Already),
+            ([Done, Lapsed], Done),
+            ([Lapsed, Lapsed], Lapsed),
+        ] {
+            assert_eq!(one_result(&results, &Lapsed), want, "{results:?}");
+        }
+    }
+}
