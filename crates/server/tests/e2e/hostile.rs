@@ -24,6 +24,7 @@ fn a_bad_request_names_its_field_and_charges_nothing() {
     let good = check_body("192.0.2.1", "/");
     let cases = [
         ("{", ""),
+        (r#"{"attributes": {"#, "attributes"),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cots": 1}"#, "cots"),
         (r#"{"attributes": {"ip": "not an address"}}"#, "attributes.ip"),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cost": -1}"#, "cost"),

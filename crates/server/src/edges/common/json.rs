@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_path_to_error::Track;
+use serde_path_to_error::{Path, Segment, Track};
 
 use crate::decider::InputError;
 
@@ -28,12 +28,20 @@ pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, InputEr
     let parsed = parsed.and_then(|value| source.end().map(|()| value));
     parsed.map_err(|error| {
         let reason = error.to_string();
-        let path = track.path().to_string();
-        // The path of the root is a dot, and that of a duplicate or missing field is the path of its object.
-        let path = Some(path).filter(|path| path != ".");
+        // The path of a duplicate or missing field is that of its object.
+        let path = known_path(&track.path());
         let field: Vec<String> = path.into_iter().chain(object_field(&reason).map(str::to_owned)).collect();
         InputError::new(truncate(&field.join("."), MAX_FIELD_CHARS), truncate(&reason, MAX_REASON_CHARS))
     })
+}
+
+/// The path as far as it is known: where a name is cut off, it ends in `?`. The root has none; it is written as a dot.
+fn known_path(path: &Path) -> Option<String> {
+    let mut text = path.to_string();
+    if matches!(path.iter().last(), Some(Segment::Unknown)) {
+        text.truncate(text.trim_end_matches('?').trim_end_matches('.').len());
+    }
+    Some(text).filter(|text| !text.is_empty() && text != ".")
 }
 
 /// The field in an error of serde about the fields of an object.
