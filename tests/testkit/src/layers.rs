@@ -100,7 +100,7 @@ mod tests {
         let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("a file");
         write("lib.rs", "mod above; mod below;");
         write("above.rs", "use crate::below::A;");
-        write("below.rs", "// crate::above::B\n#[cfg(test)]\nmod tests { use crate::above::B; }");
+        write("below.rs", "// crate::above::B\n#[cfg(test)]\nmod tests {\n    use crate::above::B;\n}");
         let allowed: [AllowedUses<'_>; 2] = [("above", &["below"]), ("below", &[])];
         assert_eq!(violations(folder.path(), &allowed), Vec::<String>::new());
         write("below.rs", "use crate::above::B;");

@@ -69,11 +69,11 @@ pub(crate) struct Object<T>(pub(crate) T);
 
 /// An object of any names, in order, each as often as it is given.
 #[derive(Debug)]
-pub(crate) struct Pairs<'a, V, const MAX: usize>(pub(crate) Vec<(Cow<'a, str>, V)>);
+pub(crate) struct JsonPairs<'a, V, const MAX: usize>(pub(crate) Vec<(Cow<'a, str>, V)>);
 
-impl<V, const MAX: usize> Default for Pairs<'_, V, MAX> {
+impl<V, const MAX: usize> Default for JsonPairs<'_, V, MAX> {
     fn default() -> Self {
-        Pairs(Vec::new())
+        JsonPairs(Vec::new())
     }
 }
 
@@ -110,14 +110,14 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for JsonVisitor<Object<T>> {
     }
 }
 
-impl<'de: 'a, 'a, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Pairs<'a, V, MAX> {
+impl<'de: 'a, 'a, V: Deserialize<'de>, const MAX: usize> Deserialize<'de> for JsonPairs<'a, V, MAX> {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         source.deserialize_map(JsonVisitor::<Self>(PhantomData))
     }
 }
 
-impl<'de: 'a, 'a, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for JsonVisitor<Pairs<'a, V, MAX>> {
-    type Value = Pairs<'a, V, MAX>;
+impl<'de: 'a, 'a, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for JsonVisitor<JsonPairs<'a, V, MAX>> {
+    type Value = JsonPairs<'a, V, MAX>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -131,7 +131,7 @@ impl<'de: 'a, 'a, V: Deserialize<'de>, const MAX: usize> Visitor<'de> for JsonVi
             }
             pairs.push((name, map.next_value()?));
         }
-        Ok(Pairs(pairs))
+        Ok(JsonPairs(pairs))
     }
 }
 

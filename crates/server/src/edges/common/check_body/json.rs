@@ -8,13 +8,13 @@ use tidegate_rules::request::Request;
 
 use super::{CheckBatch, CheckBody, CheckRequest, EMPTY_REQUEST, MAX_ATTRIBUTES, MAX_COSTS, MAX_ITEMS};
 use crate::decider::{ChargeScope, CheckOptions, InputError};
-use crate::edges::common::json::{self, List, Object, Pairs, Text, WholeNumber, given};
+use crate::edges::common::json::{self, JsonPairs, List, Object, Text, WholeNumber, given};
 use crate::edges::common::{AttributeBuilder, check_name};
 
 /// `{"ip": "...", ...}`
-pub(crate) type AttributePairs<'a> = Pairs<'a, Text<'a>, MAX_ATTRIBUTES>;
+pub(crate) type AttributePairs<'a> = JsonPairs<'a, Text<'a>, MAX_ATTRIBUTES>;
 /// `{"tokens": 1500}`
-pub(crate) type CostPairs<'a> = Pairs<'a, WholeNumber, MAX_COSTS>;
+pub(crate) type CostPairs<'a> = JsonPairs<'a, WholeNumber, MAX_COSTS>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
