@@ -16,14 +16,8 @@ pub(crate) struct Bucket {
     pub(super) per_token: u64,
     pub(super) per_tick: u64,
     pub(super) tokens: u64,
-    /// For a queue, the maximum delay of a request.
-    queue: Option<QueueDelay>,
-}
-
-/// The queue mode of a bucket: admitted requests wait for the level before them to drain.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct QueueDelay {
-    max_delay_ticks: u64,
+    /// For a queue, in which admitted requests wait for the level before them to drain, the maximum delay of a request.
+    pub(super) max_delay_ticks: Option<u64>,
 }
 
 /// A level and the tick at which it was computed.
@@ -42,29 +36,15 @@ impl Bucket {
         let (per_tick, per_token) = (count / divisor, window_ticks / divisor);
         let max_product = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
         let exact = max_product < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
-        exact.then_some(Bucket { per_token, per_tick, tokens: burst, queue: None })
+        exact.then_some(Bucket { per_token, per_tick, tokens: burst, max_delay_ticks: None })
     }
 
     /// The same level as a queue that releases at a constant rate and delays at most `max_delay_ticks`, and at most as
     /// long as before.
     pub(crate) fn with_max_delay(mut self, max_delay_ticks: u64) -> Self {
-        let current = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
-        self.queue = Some(QueueDelay { max_delay_ticks: max_delay_ticks.min(current) });
+        self.max_delay_ticks =
+            Some(self.max_delay_ticks.map_or(max_delay_ticks, |current| current.min(max_delay_ticks)));
         self
-    }
-
-    /// A bucket with the parameters of a record.
-    pub(super) fn from_parameters(per_token: u64, per_tick: u64, tokens: u64) -> Self {
-        Bucket { per_token, per_tick, tokens, queue: None }
-    }
-
-    /// For a queue, the maximum delay.
-    pub(super) fn max_delay_ticks(&self) -> Option<u64> {
-        self.queue.map(|queue| queue.max_delay_ticks)
-    }
-
-    pub(crate) fn is_queue(&self) -> bool {
-        self.queue.is_some()
     }
 
     /// The level at which no token is left.
@@ -82,9 +62,8 @@ impl Bucket {
     /// How far the queue before a new request exceeds the maximum delay.
     #[inline]
     fn lateness(&self, state: &BucketState) -> u64 {
-        let Some(queue) = self.queue else { return 0 };
-        let delay = state.level.div_ceil(self.per_tick);
-        delay.saturating_sub(queue.max_delay_ticks)
+        let Some(max_delay_ticks) = self.max_delay_ticks else { return 0 };
+        state.level.div_ceil(self.per_tick).saturating_sub(max_delay_ticks)
     }
 }
 
@@ -128,7 +107,7 @@ impl Meter for Bucket {
             let fits = self.drained_at(state.last, over);
             return TickWait::Until(fits.max(state.last.saturating_add(late)));
         }
-        match self.queue {
+        match self.max_delay_ticks {
             Some(_) if state.level > 0 => TickWait::Delayed(self.drained_at(state.last, state.level)),
             _ => TickWait::None,
         }
@@ -168,12 +147,6 @@ impl Meter for Bucket {
         state.level.div_ceil(self.per_token)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> BucketState {
-        let mut state = self.fresh(tick);
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut BucketState, other: &BucketState, _tick: u64) {
         let mut other = *other;
         let newest = state.last.max(other.last);
@@ -190,9 +163,7 @@ impl Bucket {
         let max_level = 2 * self.full_level();
         BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
     }
-}
 
-impl Bucket {
     /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
     /// rounded down: a share never admits more.
     pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {

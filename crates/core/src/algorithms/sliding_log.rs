@@ -78,10 +78,7 @@ impl LogState {
     /// Makes room: counts the oldest entry with the one after it, which is a little too long. Only debt and merging
     /// ever need it: an admission always finds room.
     fn fold_oldest(&mut self) {
-        let Some(oldest) = self.entries.pop_front() else {
-            return;
-        };
-        let Some(next) = self.entries.front_mut() else {
+        let (Some(oldest), Some(next)) = (self.entries.pop_front(), self.entries.front_mut()) else {
             return;
         };
         let sum = next.units.saturating_add(oldest.units);
@@ -196,12 +193,6 @@ impl Meter for SlidingLog {
         state.sum
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> LogState {
-        let mut state = LogState::default();
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut LogState, other: &LogState, _tick: u64) {
         let mut other = other.clone();
         let newest = state.newest().max(other.newest()).unwrap_or(0);
@@ -249,12 +240,5 @@ impl SlidingLog {
             }
         }
         state
-    }
-}
-
-impl SlidingLog {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        SlidingLog { limit, ..self }
     }
 }

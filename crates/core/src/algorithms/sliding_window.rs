@@ -134,11 +134,6 @@ impl Meter for SlidingWindow {
         u64::from(state.current) + self.weighted_previous(state, tick).div_ceil(self.width)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> SlidingState {
-        let fresh = self.fresh(tick);
-        SlidingState { current: self.add(0, used), ..fresh }
-    }
-
     fn merge(&self, state: &mut SlidingState, other: &SlidingState, _tick: u64) {
         let newest = state.index.max(other.index) * self.width;
         let mut other = *other;
@@ -162,16 +157,5 @@ impl SlidingWindow {
             state.previous = self.add(0, u64::from(old_state.previous));
         }
         state
-    }
-
-    pub(crate) fn width(&self) -> u64 {
-        self.width
-    }
-}
-
-impl SlidingWindow {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        SlidingWindow { limit, ..self }
     }
 }

@@ -48,10 +48,6 @@ impl StrictWindow {
     fn add(&self, count: u32, units: u64) -> u32 {
         super::add_clamped(count, units, self.limit)
     }
-
-    pub(crate) fn sub_window(&self) -> u64 {
-        self.sub_window
-    }
 }
 
 impl Meter for StrictWindow {
@@ -137,12 +133,6 @@ impl Meter for StrictWindow {
         self.sum(&state.counts)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> StrictState {
-        let mut state = self.fresh(tick);
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut StrictState, other: &StrictState, _tick: u64) {
         let newest = state.index.max(other.index) * self.sub_window;
         let mut other = *other;
@@ -179,12 +169,5 @@ impl StrictWindow {
             *count = room.min(*count);
             room -= *count;
         }
-    }
-}
-
-impl StrictWindow {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        StrictWindow { limit, ..self }
     }
 }
