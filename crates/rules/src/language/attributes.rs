@@ -108,10 +108,9 @@ mod tests {
 
     #[test]
     fn rules_that_are_off_or_in_shadow_mode_are_not_in_force() {
-        let text = "version: 1\nrules:\n  \
-                    - { name: a, match: { path: /x }, by: user, rate: 1/hour }\n  \
-                    - { name: b, match: { method: GET }, by: ip, rate: 1/hour, mode: shadow }\n  \
-                    - { name: c, match: { host: a.example }, by: ip, rate: 1/hour, mode: off }\n";
+        let text = "version: 1\nrules:\n  - { name: a, match: { path: /x }, by: user, rate: 1/hour }\n  - { name: b, \
+                    match: { method: GET }, by: ip, rate: 1/hour, mode: shadow }\n  - { name: c, match: { host: \
+                    a.example }, by: ip, rate: 1/hour, mode: off }\n";
         let rules = parse(&[SourceFile { name: "r", text }]).unwrap();
         let used: Vec<&str> = rules.enforced_attributes().into_iter().collect();
         assert_eq!(used, ["path", "user"]);

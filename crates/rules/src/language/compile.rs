@@ -126,8 +126,7 @@ fn read_domains(
 
 fn reject_missing_rules(files: &[ParsedFile<'_>], errors: &mut RuleErrors) {
     if !files.is_empty() && files.iter().all(|file| file.top.rules.is_none()) {
-        let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` \
-                       if that is meant";
+        let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` if that is meant";
         reporter(&files[0].name, errors).error(0, message);
     }
 }

@@ -12,9 +12,9 @@ use crate::request::Priority;
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::units::Nanos;
 
-mapping_fields!(CeilingFields { critical: "critical", normal: "normal", sheddable: "sheddable" });
+mapping_fields!(CeilingFields { critical, normal, sheddable });
 
-mapping_fields!(SoftLimitFields { from: "from", max_delay: "max_delay" });
+mapping_fields!(SoftLimitFields { from, max_delay });
 
 /// A fraction of a limit, in thousandths: more than 0, at most 1,000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -167,17 +167,15 @@ fn read_permille(
         return Some(default);
     };
     let field = format!("priority {name}");
-    let text = report.text(&field, node, "a part of the limit such as 0.95")?;
-    let permille = Permille::parse(text);
-    if permille.is_none() {
-        let message = format!(
-            "has {field} {}, which is no part of a limit; write a number above 0 up to 1 with up to \
-             three places, such as 0.95",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    permille
+    report.parse(&field, node, "a part of the limit such as 0.95", |text| {
+        Permille::parse(text).ok_or_else(|| {
+            format!(
+                "has {field} {}, which is no part of a limit; write a number above 0 up to 1 with up to three places, \
+                 such as 0.95",
+                quoted(text)
+            )
+        })
+    })
 }
 
 /// Reads `soft`.
@@ -217,15 +215,13 @@ pub(crate) fn read_soft_limit(
 }
 
 fn read_threshold(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Permille> {
-    let text = report.text("soft from", node, "a part of the limit such as 0.8")?;
-    let permille = Permille::parse(text).filter(|part| *part < Permille::ALL);
-    if permille.is_none() {
-        let message = format!(
-            "has soft from {}, which is no part of a limit below all of it; write a number above 0 and \
-             below 1 with up to three places, such as 0.8",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    permille
+    report.parse("soft from", node, "a part of the limit such as 0.8", |text| {
+        Permille::parse(text).filter(|part| *part < Permille::ALL).ok_or_else(|| {
+            format!(
+                "has soft from {}, which is no part of a limit below all of it; write a number above 0 and below 1 \
+                 with up to three places, such as 0.8",
+                quoted(text)
+            )
+        })
+    })
 }

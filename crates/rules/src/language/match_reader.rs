@@ -22,28 +22,21 @@ impl MatchReader<'_> {
         let Some(pairs) = read_mapping("match", node, report) else {
             return Match::default();
         };
-        let mut none = Vec::new();
-        let mut all = Vec::new();
-        let mut negated = None;
+        let (mut all, mut none) = (Vec::new(), Vec::new());
+        let mut has_not = false;
         for (key, value) in pairs {
             if key.text() == Some("not") {
-                if negated.replace(()).is_some() {
+                if std::mem::replace(&mut has_not, true) {
                     report.error(key.line(), "has `not` twice in its match; keep one");
                 }
-                if let Some(pairs) = read_mapping("not", value, report) {
-                    self.conditions("not", pairs, &mut none, report);
+                for (key, value) in read_mapping("not", value, report).into_iter().flatten() {
+                    self.condition("not", key, value, &mut none, report);
                 }
             } else {
                 self.condition("match", key, value, &mut all, report);
             }
         }
         Match { all: all.into(), none: none.into() }
-    }
-
-    fn conditions(&mut self, field: &str, pairs: Pairs<'_>, into: &mut Vec<Condition>, report: &mut Reporter<'_>) {
-        for (key, value) in pairs {
-            self.condition(field, key, value, into, report);
-        }
     }
 
     fn condition(
@@ -74,29 +67,19 @@ impl MatchReader<'_> {
     }
 
     fn attribute(&mut self, name: &str, line: u32, report: &mut Reporter<'_>) -> Option<Attribute> {
-        match self.names.find(name) {
-            Ok(name) => Some(match &*name {
-                "ip" => Attribute::Ip,
-                "api_key" => Attribute::ApiKey,
-                PRIORITY => Attribute::Priority,
-                _ => Attribute::Text(name),
-            }),
-            Err(wrong) => {
-                report.error(line, format!("matches {wrong}"));
-                None
-            }
-        }
+        let name = report.check(line, self.names.find(name).map_err(|wrong| format!("matches {wrong}")))?;
+        Some(match &*name {
+            "ip" => Attribute::Ip,
+            "api_key" => Attribute::ApiKey,
+            PRIORITY => Attribute::Priority,
+            _ => Attribute::Text(name),
+        })
     }
 
     fn nets(&self, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> AttributeMatcher {
-        let mut nets = Vec::with_capacity(texts.len());
-        for (text, line) in texts {
-            match parse_client_net(text, self.ipv6_prefix) {
-                Ok(net) => nets.push(net),
-                Err(wrong) => report.error(*line, format!("matches ip {wrong}")),
-            }
-        }
-        AttributeMatcher::Nets(NetMatcher::new(nets))
+        let net = |text: &str| parse_client_net(text, self.ipv6_prefix).map_err(|wrong| format!("matches ip {wrong}"));
+        let nets = texts.iter().filter_map(|(text, line)| report.check(*line, net(text)));
+        AttributeMatcher::Nets(NetMatcher::new(nets.collect()))
     }
 }
 

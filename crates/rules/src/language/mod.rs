@@ -36,7 +36,6 @@ mod subject;
 mod top_level;
 mod values;
 mod yaml;
-mod yaml_errors;
 
 pub use access_lists::{ListDecision, ListEntry};
 pub use algorithm_profile::AlgorithmProfile;

@@ -80,10 +80,7 @@ fn correct_header_prefix(name: &str) -> Option<String> {
 
 fn misspelling_message(name: &str, near: &str, field: &str) -> String {
     let by = if name.eq_ignore_ascii_case(near) { "case" } else { "one letter" };
-    format!(
-        "`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: \
-         [{name}]`"
-    )
+    format!("`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: [{name}]`")
 }
 
 /// Attribute names seen while rules are read, each checked and stored once.

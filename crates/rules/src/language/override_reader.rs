@@ -142,8 +142,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
     (is_address || is_digest).then(|| {
         let claimed = if is_address { "an address" } else { "a digest of a key" };
         format!(
-            "{quoted}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ \
-             {name}: {} }}`",
+            "{quoted}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ {name}: {} }}`",
             text.escape_debug()
         )
     })
@@ -154,8 +153,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
 fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
     if let Some(plain) = ipv4_behind_nat64(net) {
         return Err(format!(
-            "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
-             {plain}"
+            "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write {plain}"
         ));
     }
     let one_client = match net {

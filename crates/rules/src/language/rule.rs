@@ -169,26 +169,30 @@ impl fmt::Display for By {
     }
 }
 
-/// Treatment of a request without the attribute that a rule counts by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IfMissing {
-    /// The request is counted by its address. Requests without an address share one counter.
-    #[default]
-    Substitute,
-    /// The rule does not apply.
-    Skip,
+tidegate_core::named_enum! {
+    /// Treatment of a request without the attribute that a rule counts by.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum IfMissing {
+        /// The request is counted by its address. Requests without an address share one counter.
+        #[default]
+        Substitute = "substitute",
+        /// The rule does not apply.
+        Skip = "skip",
+    }
 }
 
-/// Effect of a rule's verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
-    /// Denies.
-    #[default]
-    Enforce,
-    /// Counts what it would deny.
-    Shadow,
-    /// None: the rule never applies.
-    Off,
+tidegate_core::named_enum! {
+    /// Effect of a rule's verdict.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Mode {
+        /// Denies.
+        #[default]
+        Enforce = "enforce",
+        /// Counts what it would deny.
+        Shadow = "shadow",
+        /// None: the rule never applies.
+        Off = "off",
+    }
 }
 
 /// What a caller needs from the rules.

@@ -11,7 +11,7 @@ use super::match_reader::MatchReader;
 use super::names::{AttributeNames, GLOBAL, UnitNames};
 use super::rates::{CalendarRate, LimitOptions, ParsedRuleRates, RatesReader};
 use super::rule::{By, Rule, RuleKind};
-use super::rule_options::{self, CountingContext};
+use super::rule_options;
 use super::top_level::Defaults;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::{Algorithm, Precision};
@@ -22,30 +22,9 @@ use tidegate_core::units::Nanos;
 mapping_fields!(
     /// The fields of a rule, and no others.
     RuleFields {
-        name: "name",
-        matching: "match",
-        by: "by",
-        if_missing: "if_missing",
-        rate: "rate",
-        tiers: "tiers",
-        overrides: "overrides",
-        algorithm: "algorithm",
-        unit: "unit",
-        mode: "mode",
-        replaces: "replaces",
-        counting: "counting",
-        on_store_failure: "on_store_failure",
-        on_store_late: "on_store_late",
-        durability: "durability",
-        budget: "budget",
-        concurrent: "concurrent",
-        priority: "priority",
-        soft: "soft",
-        max_delay: "max_delay",
-        charge_on: "charge_on",
-        count_denied: "count_denied",
-        stagger: "stagger",
-        guard: "guard",
+        name, matching: "match", by, if_missing, rate, tiers, overrides, algorithm, unit, mode, replaces, counting,
+        on_store_failure, on_store_late, durability, budget, concurrent, priority, soft, max_delay, charge_on,
+        count_denied, stagger, guard,
     }
 );
 
@@ -114,8 +93,8 @@ impl<'d> RuleReader<'d, '_> {
         };
         let durability = rule_options::read_durability(fields.durability, defaults, self.store, node, report);
         let precision = rule_options::precision(durability, self.store);
-        let context = CountingContext { algorithm, durability, store: self.store };
-        let counting_options = rule_options::read_counting(fields.counting, context, report);
+        let counting_options =
+            rule_options::read_counting(fields.counting, (algorithm, durability, self.store), report);
         let ceilings = fields.priority.map(|node| load_shedding::read_ceilings(node, report));
         let soft = fields.soft.map(|node| load_shedding::read_soft_limit(node, algorithm, report));
         let limit_options = LimitOptions {
@@ -186,9 +165,9 @@ impl<'d> RuleReader<'d, '_> {
     }
 
     fn read_unit(&mut self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Arc<str>> {
-        let text = report.text("unit", node, "what the rule counts, such as tokens")?;
-        let unit = self.units.find(text);
-        unit.map_err(|wrong| report.error(node.line(), format!("has unit {wrong}"))).ok()
+        report.parse("unit", node, "what the rule counts, such as tokens", |text| {
+            self.units.find(text).map_err(|wrong| format!("has unit {wrong}"))
+        })
     }
 }
 
@@ -217,17 +196,14 @@ fn read_name<'d>(fields: &RuleFields<'d>, node: YamlNode<'d>, report: &mut Repor
         report.error(node.line(), "a rule has no name; write `name: ...`");
         return None;
     };
-    let name = report.text("name", name_field, "a name")?;
-    if !is_name(name) {
-        let message = format!(
-            "a rule has the name {}; write 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, \
-             `:` and `/`",
-            quoted(name)
-        );
-        report.error(name_field.line(), message);
-        return None;
-    }
-    Some(name)
+    report.parse("name", name_field, "a name", |name| {
+        Some(name).filter(|name| is_name(name)).ok_or_else(|| {
+            let name = quoted(name);
+            format!(
+                "a rule has the name {name}; write 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, `:` and `/`"
+            )
+        })
+    })
 }
 
 /// Rejects a rule without a rate, unless it limits only requests in flight. Such a rule has no rates for anybody.
@@ -248,23 +224,16 @@ fn reject_missing_rate(fields: &RuleFields<'_>, name: Option<&str>, node: YamlNo
 /// Rejects fields that are not implemented yet. To ignore them would make a promise that is not kept.
 fn reject_unsupported(fields: &RuleFields<'_>, report: &mut Reporter<'_>) {
     if let Some(node) = fields.charge_on {
-        let message = "has `charge_on`, which this version does not support yet; remove it";
-        report.error(node.line(), message);
+        report.error(node.line(), "has `charge_on`, which this version does not support yet; remove it");
     }
-    let Some(node) = fields.count_denied else {
-        return;
-    };
-    match report.text("count_denied", node, "false") {
-        None | Some("false") => {}
-        Some("true") => {
-            let message = "has count_denied `true`, which this version does not support yet; write false \
-                           or remove it";
-            report.error(node.line(), message);
-        }
-        Some(other) => {
-            let message = unknown_value("count_denied", other, &["false", "true"]);
-            report.error(node.line(), message);
-        }
+    if let Some(node) = fields.count_denied {
+        report.parse("count_denied", node, "false", |text| match text {
+            "false" => Ok(()),
+            "true" => {
+                Err("has count_denied `true`, which this version does not support yet; write false or remove it".into())
+            }
+            other => Err(unknown_value("count_denied", other, &["false", "true"])),
+        });
     }
 }
 
@@ -345,8 +314,7 @@ fn only_with_algorithm<'d>(
         return node;
     }
     let message = format!(
-        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write \
-         `algorithm: {required}`"
+        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write `algorithm: {required}`"
     );
     report.error(node?.line(), message);
     None

@@ -128,16 +128,12 @@ impl RuleSet {
 
     /// Whether a list has any entry.
     pub fn has_access_lists(&self) -> bool {
-        !self.allow.is_empty() || !self.block.is_empty()
+        !self.allow.entries.is_empty() || !self.block.entries.is_empty()
     }
 
     /// The decision of the lists about `request` at `now`. The allow list wins.
     pub fn list_decision(&self, request: &Request<'_>, now: Nanos) -> Option<ListDecision> {
-        if self.allow.find(request, now).is_some() {
-            return Some(ListDecision::Allow);
-        }
-        let until = self.block.find(request, now)?.until;
-        Some(ListDecision::Block { until })
+        self.list_decision_with_entry(request, now).map(|(decision, _)| decision)
     }
 
     /// The decision of the lists, and the entry that makes it.
@@ -146,12 +142,11 @@ impl RuleSet {
         request: &Request<'_>,
         now: Nanos,
     ) -> Option<(ListDecision, &ListEntry)> {
-        let listed = self.list_decision(request, now)?;
-        let list = match listed {
-            ListDecision::Allow => &self.allow,
-            ListDecision::Block { .. } => &self.block,
-        };
-        Some((listed, list.find(request, now)?))
+        if let Some(entry) = self.allow.find(request, now) {
+            return Some((ListDecision::Allow, entry));
+        }
+        let entry = self.block.find(request, now)?;
+        Some((ListDecision::Block { until: entry.until }, entry))
     }
 
     /// The error for the first unit in the costs of `request` that no rule counts in or declares. It is probably

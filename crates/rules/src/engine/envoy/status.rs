@@ -6,7 +6,6 @@ use smallvec::SmallVec;
 
 use super::descriptor_decision::{DescriptorDecision, DescriptorState, FiguresIndex};
 use super::descriptor_match::{DescriptorMatch, MatchedLimit};
-use crate::engine::DescriptorResponse;
 use crate::engine::decide::{ChargedAs, binding, decide, decide_listed};
 use crate::engine::decision::{Decision, DecisionKind, LimitReport};
 use crate::envoy::{Status, StatusLimit, Unit};
@@ -14,6 +13,21 @@ use crate::language::{ListDecision, RuleSet};
 use tidegate_core::algorithms::Figures;
 use tidegate_core::store::{LimitReading, Outcome, Role};
 use tidegate_core::units::Nanos;
+
+/// The response to a described request.
+#[derive(Clone, Debug)]
+pub struct DescriptorResponse<'r> {
+    /// Whether the caller must deny it.
+    pub over_limit: bool,
+    /// The decision on the whole request, native rules included.
+    pub decision: Decision,
+    /// Whether its descriptors would have denied it without shadow mode for all.
+    pub shadow_denied: bool,
+    /// Whether any file names its domain.
+    pub domain_known: bool,
+    /// One for each descriptor, in order.
+    pub statuses: SmallVec<[Status<'r>; 4]>,
+}
 
 impl<'r> DescriptorDecision<'r> {
     /// The decision of a list, and the status of each descriptor.

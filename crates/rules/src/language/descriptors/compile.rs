@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
 use super::tree::{CountedLimit, DescriptorLevel, DescriptorNode, Descriptors, Domain, NodeLimit};
-use super::{MAX_LEVELS, window_count};
+use super::{DescriptorConfig, DomainConfig, LimitConfig, MAX_LEVELS, window_count};
 use crate::envoy::Unit;
 use crate::language::ParseOptions;
 use crate::language::diagnostics::{RuleError, RuleErrors, SourceLocation, quoted};
@@ -127,8 +126,7 @@ impl DescriptorCompiler<'_> {
         }
         if config.share_threshold && !composite_key.contains('*') {
             let message = format!(
-                "has share_threshold for {}, which has no `*` and so nothing to share; remove it, or \
-                 write a pattern",
+                "has share_threshold for {}, which has no `*` and so nothing to share; remove it, or write a pattern",
                 quoted(&composite_key)
             );
             self.error(context.location, config.line, message);

@@ -5,8 +5,7 @@
 //! an error, and so is a known name at the wrong level: a `unit` beside `key` instead of within `rate_limit` would be
 //! a limit that does not exist.
 
-use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
-use super::{MAX_LEVELS, scalar};
+use super::{DescriptorConfig, DomainConfig, LimitConfig, MAX_LEVELS, scalar};
 use crate::envoy::{Metadata, Unit};
 use crate::language::diagnostics::quoted;
 use crate::language::fields::{Reporter, closest_name, what_to_write};

@@ -6,8 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::RulePositions;
-use super::affix::AffixMap;
+use super::{AffixMap, RulePositions};
 use crate::language::glob::split_first_segment;
 
 /// Nodes by number; the first is the root.

@@ -1,7 +1,5 @@
 //! Rules that can never apply: always replaced, or with a match that contradicts itself.
 
-use ipnet::IpNet;
-
 use crate::language::condition::{Attribute, AttributeMatcher, Condition};
 use crate::language::diagnostics::Warning;
 use crate::language::glob::Glob;
@@ -41,14 +39,13 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
 pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
     let path = |condition: &&Condition| condition.attribute.name() == "path";
     let path_conditions = rule.matching.all.iter().filter(path);
-    path_conditions.flat_map(|condition| match &condition.matcher {
-        AttributeMatcher::Texts(texts) => texts
-            .literals
-            .iter()
-            .map(|text| &**text)
-            .chain(texts.globs.iter().map(|glob| glob.as_str()))
-            .collect::<Vec<_>>(),
-        AttributeMatcher::Nets(_) => Vec::new(),
+    let texts = path_conditions.filter_map(|condition| match &condition.matcher {
+        AttributeMatcher::Texts(texts) => Some(texts),
+        AttributeMatcher::Nets(_) => None,
+    });
+    texts.flat_map(|texts| {
+        let literals = texts.literals.iter().map(|text| &**text);
+        literals.chain(texts.globs.iter().map(|glob| glob.as_str()))
     })
 }
 
@@ -56,10 +53,9 @@ pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
 /// priority. `not: { user: "**" }` is for requests without a user.
 fn matches_everything(condition: &Condition) -> bool {
     match &condition.matcher {
-        AttributeMatcher::Nets(nets) => {
-            let everywhere =
-                |is_family: fn(&IpNet) -> bool| nets.iter().any(|net| net.prefix_len() == 0 && is_family(net));
-            everywhere(|net| matches!(net, IpNet::V4(_))) && everywhere(|net| matches!(net, IpNet::V6(_)))
+        AttributeMatcher::Nets(matcher) => {
+            let everywhere = || matcher.nets.iter().filter(|net| net.prefix_len() == 0);
+            everywhere().any(|net| net.addr().is_ipv4()) && everywhere().any(|net| net.addr().is_ipv6())
         }
         AttributeMatcher::Texts(texts) => match &condition.attribute {
             Attribute::Priority => Priority::ALL.iter().all(|known| texts.matches(known.name())),
@@ -100,7 +96,7 @@ fn covers(wide: &Condition, narrow: &Condition) -> bool {
     }
     match (&wide.matcher, &narrow.matcher) {
         (AttributeMatcher::Nets(wide), AttributeMatcher::Nets(narrow)) => {
-            narrow.iter().all(|net| wide.iter().any(|wide| wide.contains(net)))
+            narrow.nets.iter().all(|net| wide.nets.iter().any(|wide| wide.contains(net)))
         }
         (AttributeMatcher::Texts(wide), AttributeMatcher::Texts(narrow)) => {
             narrow.literals.iter().all(|text| wide.matches(text))

@@ -12,8 +12,7 @@ pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, Str
     let net = parse_net(text)?;
     if let Some(plain) = ipv4_behind_nat64(net) {
         return Err(format!(
-            "{}, an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
-             {plain}",
+            "{}, an address of NAT64, but clients behind it are counted by their IPv4 addresses; write {plain}",
             quoted(text)
         ));
     }
