@@ -118,13 +118,10 @@ impl fmt::Display for ConfigDump<'_> {
 }
 
 fn write_level(level: &DescriptorLevel, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    for node in &level.nodes {
-        if let Some(limited) = &node.limit {
-            write_limit(limited, f)?;
-        }
-        write_level(&node.children, f)?;
-    }
-    Ok(())
+    level.nodes.iter().try_for_each(|node| {
+        node.limit.iter().try_for_each(|limited| write_limit(limited, f))?;
+        write_level(&node.children, f)
+    })
 }
 
 fn write_limit(limited: &NodeLimit, f: &mut fmt::Formatter<'_>) -> fmt::Result {

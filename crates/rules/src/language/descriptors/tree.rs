@@ -264,27 +264,20 @@ impl<'r> DescriptorWalk<'r> {
         limited: &'r NodeLimit,
         entries: &[DescriptorEntry<'_>],
     ) -> LimitMatch<'r> {
-        let values = entries.iter().zip(&self.stat_values);
-        let stats_key = if limited.detailed_metric {
-            let whole = entries.iter().enumerate().map(|(i, (key, value))| {
-                let shared = self.shared_patterns.iter().find(|(at, _)| *at == i);
-                match shared {
-                    Some((_, pattern)) => (*key, Some(*pattern)),
-                    None if self.shared_patterns.is_empty() => (*key, Some(&**value)),
-                    None => (*key, Some(&**value).filter(|value| !value.is_empty())),
-                }
-            });
-            Some(super::stats::stats_key(domain, whole))
-        } else if self.renamed {
-            let shown = values.map(|((key, value), shown)| match shown {
-                StatValue::Key => (*key, None),
-                StatValue::Value => (*key, Some(&**value)),
-                StatValue::Pattern(pattern) => (*key, Some(*pattern)),
-            });
-            Some(super::stats::stats_key(domain, shown))
-        } else {
-            None
-        };
+        let shown = entries.iter().zip(&self.stat_values).enumerate().map(|(i, ((key, value), shown))| {
+            let shared = self.shared_patterns.iter().find(|(at, _)| *at == i).map(|(_, pattern)| *pattern);
+            let value = Some(&**value);
+            let shown = match shown {
+                _ if limited.detailed_metric && self.shared_patterns.is_empty() => value,
+                _ if limited.detailed_metric => shared.or(value.filter(|value| !value.is_empty())),
+                StatValue::Key => None,
+                StatValue::Value => value,
+                StatValue::Pattern(pattern) => Some(*pattern),
+            };
+            (*key, shown)
+        });
+        let is_own = limited.detailed_metric || self.renamed;
+        let stats_key = is_own.then(|| super::stats::stats_key(domain, shown));
         // The reference service creates a new limit for such a stats key, and drops the metadata.
         let leaf = node.children.nodes.is_empty();
         let lost = if limited.detailed_metric { leaf } else { self.renamed };
