@@ -11,15 +11,13 @@ use super::descriptors::{self, DomainConfig};
 use super::diagnostics::RuleErrors;
 use super::fields::{MappingFields, Reporter};
 use super::index::RuleIndex;
-use super::match_reader::MatchReader;
-use super::names::{AttributeNames, UnitNames};
-use super::rates::RatesReader;
+use super::names::KnownNames;
 use super::replaces;
 use super::rule::{Rule, RuleKind};
-use super::rule_reader::{ParsedRules, RuleReader};
+use super::rule_reader::RuleReader;
 use super::rule_set::RuleSet;
-use super::top_level::{self, Defaults, GlobalSettings, TopLevelFields};
-use super::yaml::{Children, Document, YamlNode, YamlValue};
+use super::top_level::{self, GlobalSettings, TopLevelFields};
+use super::yaml::{Document, YamlValue};
 use super::{ParseOptions, SourceFile};
 
 /// One file, parsed as YAML, and its top-level fields.
@@ -146,31 +144,30 @@ fn compile_files(
     let has_timezone = settings.calendar.is_some();
     let calendar = settings.calendar.map_or_else(Calendar::utc, |(calendar, _)| calendar);
     let mut reader = RuleReader {
-        rates: RatesReader {
-            tiers: &tiers,
-            calendar: &calendar,
-            ipv6_prefix: identity.ipv6_prefix,
-            compiled_sets: FxHashMap::default(),
-        },
+        tiers: &tiers,
+        calendar: &calendar,
         has_timezone,
+        ipv6_prefix: identity.ipv6_prefix,
         store: options.store,
-        matches: MatchReader { ipv6_prefix: identity.ipv6_prefix, names: AttributeNames::new(&declared) },
+        names: KnownNames::new(&declared),
         parsed_by: FxHashMap::default(),
-        units: UnitNames::new(&declared),
+        compiled_sets: FxHashMap::default(),
+        rules: Vec::new(),
+        replaces: Vec::new(),
     };
-    let mut parsed = ParsedRules::default();
     let (mut allow, mut block) = (AccessList::default(), AccessList::default());
     for file in files {
         let report = &mut reporter(&file.name, errors);
-        read_rules(&file.top, &mut reader, &mut parsed, report);
+        read_rules(&file.top, &mut reader, report);
         for (field, node, list) in [("allow", file.top.allow, &mut allow), ("block", file.top.block, &mut block)] {
             if let Some(node) = node {
                 access_lists::read(field, node, identity.ipv6_prefix, list, report);
             }
         }
     }
-    let by_name = name_rules(&parsed.rules, errors);
-    let rules = replaces::resolve(parsed, &by_name, errors);
+    let RuleReader { mut rules, replaces, .. } = reader;
+    let by_name = name_rules(&rules, errors);
+    replaces::resolve(&mut rules, &replaces, &by_name, errors);
     let used = rules.iter().filter_map(|rule| rule.unit.as_deref());
     let units = used.map(Box::from).chain(declared.units.iter().cloned());
     RuleSet {
@@ -193,32 +190,17 @@ fn compile_files(
     }
 }
 
-fn read_rules<'d>(
-    top: &TopLevelFields<'d>,
-    reader: &mut RuleReader<'d, '_>,
-    parsed: &mut ParsedRules<'d>,
-    report: &mut Reporter<'_>,
-) {
-    let defaults = match top.defaults {
-        Some(node) => top_level::read_defaults(node, report),
-        None => Defaults::default(),
+fn read_rules<'d>(top: &TopLevelFields<'d>, reader: &mut RuleReader<'d, '_>, report: &mut Reporter<'_>) {
+    let defaults = top.defaults.map(|node| top_level::read_defaults(node, report)).unwrap_or_default();
+    let Some(node) = top.rules else { return };
+    let YamlValue::List(nodes) = node.kind() else {
+        let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
+        return report.error(node.line(), message);
     };
-    let Some(nodes) = top.rules.and_then(|node| rule_nodes(node, report)) else {
-        return;
-    };
-    parsed.rules.reserve_exact(nodes.clone().count());
+    reader.rules.reserve_exact(nodes.clone().count());
     for node in nodes {
-        reader.read(node, defaults, parsed, report);
+        reader.read(node, defaults, report);
     }
-}
-
-fn rule_nodes<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Children<'d>> {
-    if let YamlValue::List(rules) = node.kind() {
-        return Some(rules);
-    }
-    let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
-    report.error(node.line(), message);
-    None
 }
 
 fn name_rules(rules: &[Rule], errors: &mut RuleErrors) -> FxHashMap<Box<str>, u32> {

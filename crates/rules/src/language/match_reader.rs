@@ -6,19 +6,13 @@ use super::condition::{Attribute, AttributeMatcher, Condition, Match, NetMatcher
 use super::diagnostics::quoted;
 use super::fields::Reporter;
 use super::glob::Glob;
-use super::names::AttributeNames;
+use super::rule_reader::RuleReader;
 use super::values::{self, networks::parse_client_net};
 use super::yaml::{Pairs, YamlNode, YamlValue};
 use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
-/// Settings for reading matches, and the names collected from them.
-pub(crate) struct MatchReader<'s> {
-    pub(crate) ipv6_prefix: u8,
-    pub(crate) names: AttributeNames<'s>,
-}
-
-impl MatchReader<'_> {
-    pub(crate) fn read(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
+impl RuleReader<'_, '_> {
+    pub(super) fn read_match(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
         let Some(pairs) = read_mapping("match", node, report) else {
             return Match::default();
         };
@@ -67,7 +61,7 @@ impl MatchReader<'_> {
     }
 
     fn attribute(&mut self, name: &str, line: u32, report: &mut Reporter<'_>) -> Option<Attribute> {
-        let name = report.check(line, self.names.find(name).map_err(|wrong| format!("matches {wrong}")))?;
+        let name = report.check(line, self.names.attribute(name).map_err(|wrong| format!("matches {wrong}")))?;
         Some(match &*name {
             "ip" => Attribute::Ip,
             "api_key" => Attribute::ApiKey,

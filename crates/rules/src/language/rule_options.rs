@@ -100,23 +100,21 @@ const MIN_LEASE: Nanos = Nanos::from_millis(5);
 const MAX_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Counting mode of a rule, and the lifetime of its leases.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct CountingOptions {
-    pub(crate) counting: Counting,
-    pub(crate) lease_duration: Option<Nanos>,
-}
+type CountingOptions = (Counting, Option<Nanos>);
 
 /// Reads `exact`, `leased`, `leased 250ms` or `lenient`, and checks that the algorithm, the durability and the store
 /// allow it.
 pub(crate) fn read_counting(
     node: Option<YamlNode<'_>>,
-    (algorithm, durability, store): (Algorithm, Durability, Capabilities),
+    algorithm: Algorithm,
+    durability: Durability,
+    store: Capabilities,
     report: &mut Reporter<'_>,
 ) -> CountingOptions {
     let options = node.and_then(|node| {
         report.parse("counting", node, "exact, leased or lenient", |text| {
             let options = parse_counting(text)?;
-            check_counting(options.counting, algorithm, durability).map(|()| options)
+            check_counting(options.0, algorithm, durability).map(|()| options)
         })
     });
     options.filter(|_| store.is_shared()).unwrap_or_default()
@@ -142,7 +140,7 @@ fn parse_counting(text: &str) -> Result<CountingOptions, String> {
             ));
         }
     };
-    Ok(CountingOptions { counting, lease_duration })
+    Ok((counting, lease_duration))
 }
 
 fn parse_lease(text: &str) -> Result<Nanos, String> {
