@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::access_lists::{ListDecision, ListEntry};
 use super::algorithm_profile::AlgorithmProfile;
-use super::condition::{Attribute, Condition};
+use super::condition::Attribute;
 use super::diagnostics::quoted;
 use super::load_shedding::{Permille, SoftLimit};
 use super::rule::{By, Mode, Purpose, Rates, Rule, RuleKind};
@@ -15,7 +15,7 @@ use super::rule_options::Concurrency;
 use super::rule_set::RuleSet;
 use super::subject::subject_text;
 use crate::request::{Priority, Request};
-use tidegate_core::algorithms::{Algorithm, Limit};
+use tidegate_core::algorithms::Limit;
 use tidegate_core::rate::{Rate, parse_rate};
 use tidegate_core::store::Counting;
 use tidegate_core::subject::RuleName;
@@ -131,25 +131,20 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
     if rule.mode == Mode::Off {
         return Applicability::Off;
     }
-    let failing = rule.matching.all.iter().find(|c| !c.matches(request));
-    if let Some(condition) = failing {
-        return unmatched(condition, request, false);
-    }
-    if let Some(condition) = rule.matching.none.iter().find(|c| c.matches(request)) {
-        return unmatched(condition, request, true);
+    let required = rule.matching.all.iter().map(|condition| (condition, false));
+    let excluded = rule.matching.none.iter().map(|condition| (condition, true));
+    let mut failing = required.chain(excluded).filter(|(condition, negated)| condition.matches(request) == *negated);
+    if let Some((condition, negated)) = failing.next() {
+        return Applicability::Unmatched {
+            attribute: condition.attribute.name().into(),
+            found: condition.actual_value(request).map(|found| (&*found).into()),
+            wanted: condition.matcher.to_string().into(),
+            negated,
+        };
     }
     match &rule.unit {
         Some(unit) if !rule.counts(request) => Applicability::NoCost { unit: (&**unit).into() },
         _ => Applicability::Skipped,
-    }
-}
-
-fn unmatched(condition: &Condition, request: &Request<'_>, negated: bool) -> Applicability {
-    Applicability::Unmatched {
-        attribute: condition.attribute.name().into(),
-        found: condition.actual_value(request).map(|found| (&*found).into()),
-        wanted: condition.matcher.to_string().into(),
-        negated,
     }
 }
 
@@ -184,10 +179,7 @@ impl fmt::Display for Explanation {
         if self.listed.is_some() && self.rules.iter().any(applies) {
             writeln!(f, "without that entry:")?;
         }
-        for view in &self.rules {
-            writeln!(f, "{view}")?;
-        }
-        Ok(())
+        self.rules.iter().try_for_each(|view| writeln!(f, "{view}"))
     }
 }
 
@@ -202,10 +194,7 @@ impl fmt::Display for RuleView {
         }
         write!(f, "\n  counted for: {}", SubjectDisplay(&self.subject))?;
         if self.rates.is_empty() {
-            let rate = match self.options.concurrent {
-                Some(_) => "none",
-                None => "unlimited",
-            };
+            let rate = if self.options.concurrent.is_some() { "none" } else { "unlimited" };
             return write!(f, "\n  rate: {rate}{}", self.options);
         }
         let AlgorithmProfile { algorithm, suited_for, memory, accuracy, burst, worst_case } = self.profile;
@@ -214,12 +203,8 @@ impl fmt::Display for RuleView {
         write!(f, "\n  algorithm: {algorithm}, good for {suited_for}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
         write!(f, "\n    burst: {burst}\n    worst case in one window: {worst_case}")?;
-        f.write_str(legend(algorithm))
+        f.write_str(if algorithm.takes_burst() { " (L the count, B the burst)" } else { " (L the count)" })
     }
-}
-
-fn legend(algorithm: Algorithm) -> &'static str {
-    if algorithm.takes_burst() { " (L the count, B the burst)" } else { " (L the count)" }
 }
 
 struct SubjectDisplay<'a>(&'a [SubjectPart]);
@@ -258,14 +243,14 @@ impl fmt::Display for Applicability {
             Applicability::NoCost { unit } => {
                 write!(f, "does not apply: the request costs 0 {unit}")
             }
-            Applicability::Skipped => f.write_str(SKIPPED_TEXT),
+            Applicability::Skipped => {
+                f.write_str("does not apply: the attribute it counts by is absent, and it has `if_missing: skip`")
+            }
             Applicability::Off => f.write_str("does not apply: its mode is off"),
             Applicability::ByDescriptor => f.write_str("does not apply: only descriptors match it"),
         }
     }
 }
-
-const SKIPPED_TEXT: &str = "does not apply: the attribute it counts by is absent, and it has `if_missing: skip`";
 
 /// Options of a rule for one request, apart from its rates.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -293,16 +278,6 @@ pub struct UnitCost {
     pub cost: u64,
     /// Whether the request states the cost. An unstated cost counts as one.
     pub stated: bool,
-}
-
-impl UnitCost {
-    fn of(unit: &str, request: &Request<'_>) -> Self {
-        UnitCost {
-            unit: unit.into(),
-            cost: request.cost_in(Some(unit)).map_or(0, Cost::get),
-            stated: request.costs.iter().any(|(named, _)| named == unit),
-        }
-    }
 }
 
 /// A rate from which leases are drawn.
@@ -344,7 +319,11 @@ impl EffectiveOptions {
             }),
             soft: rule.soft,
             concurrent: rule.concurrent,
-            unit_cost: rule.unit().map(|unit| UnitCost::of(unit, request)),
+            unit_cost: rule.unit().map(|unit| UnitCost {
+                unit: unit.into(),
+                cost: request.cost_in(Some(unit)).map_or(0, Cost::get),
+                stated: request.costs.iter().any(|(named, _)| named == unit),
+            }),
         }
     }
 }

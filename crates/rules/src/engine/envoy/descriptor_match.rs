@@ -137,8 +137,3 @@ impl<'r> Search<'r, '_> {
         }
     }
 }
-
-/// The rate in the notation of a rules file.
-pub(super) fn rate_text(limited: &MatchedLimit<'_>) -> Box<str> {
-    crate::language::rate_text(limited.requests, limited.unit)
-}
