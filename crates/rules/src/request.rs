@@ -105,14 +105,12 @@ pub struct ApiKey<'a> {
 impl<'a> Request<'a> {
     /// The text of an attribute that is neither `ip` nor `api_key`.
     pub fn text(&self, name: &str) -> Option<&str> {
-        let found = self.attributes.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_ref())
+        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
     /// Its priority, by the attribute `priority`.
     pub fn priority(&self) -> Priority {
-        let named = self.text(PRIORITY).and_then(Priority::from_name);
-        named.unwrap_or_default()
+        self.text(PRIORITY).and_then(Priority::from_name).unwrap_or_default()
     }
 
     /// The cost for a rule that counts in `unit`, or for one without a unit; `None` if the request states a cost of
@@ -121,8 +119,7 @@ impl<'a> Request<'a> {
         let Some(unit) = unit else {
             return Some(self.cost.unwrap_or(Cost::ONE));
         };
-        let stated = self.costs.iter().find(|(name, _)| name == unit);
-        stated.map_or(Some(Cost::ONE), |(_, cost)| *cost)
+        self.costs.iter().find(|(name, _)| name == unit).map_or(Some(Cost::ONE), |(_, cost)| *cost)
     }
 
     /// Adds an attribute. `ip` and `api_key` may be given here as well as by their fields: the limiter parses the

@@ -195,8 +195,7 @@ impl Meter for SlidingLog {
 
     fn merge(&self, state: &mut LogState, other: &LogState, _tick: u64) {
         let mut other = other.clone();
-        let newest = state.newest().max(other.newest()).unwrap_or(0);
-        let seen = newest.saturating_sub(self.grain - 1);
+        let seen = state.newest().max(other.newest()).unwrap_or(0).saturating_sub(self.grain - 1);
         self.advance(&mut other, seen, u64::MAX);
         self.advance(state, seen, u64::MAX);
         // A full log has folded the entries older than its oldest, and denies for as long as they last. If they were

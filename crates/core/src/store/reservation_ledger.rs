@@ -239,8 +239,7 @@ impl ReservationLedger {
     /// Removes the recorded state of each charge of a settlement and returns it. After a settlement with unknown use
     /// the entry stays, marked as refunded.
     pub fn close(&mut self, settle: &Settle<'_>) -> Vec<ReservationState> {
-        let charges = settle.set.charges.iter();
-        charges.map(|charge| self.close_one(settle, charge)).collect()
+        settle.set.charges.iter().map(|charge| self.close_one(settle, charge)).collect()
     }
 
     fn close_one(&mut self, settle: &Settle<'_>, charge: &Charge<'_>) -> ReservationState {

@@ -209,8 +209,7 @@ impl Decision {
 
     /// The limits in shadow mode.
     pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
-        let shadows = self.reports.iter().filter(|report| report.role == Role::Shadow);
-        shadows.map(|report| self.view(report))
+        self.reports.iter().filter(|report| report.role == Role::Shadow).map(|report| self.view(report))
     }
 
     fn view(&self, report: &LimitReport) -> LimitView<'_> {

@@ -15,15 +15,13 @@ impl RuleSet {
     pub fn attributes(&self) -> BTreeSet<&str> {
         let has_ceilings = self.rules.iter().any(|rule| rule.priority.is_some());
         let priority = has_ceilings.then_some(PRIORITY);
-        let named = self.rules.iter().flat_map(Rule::attribute_names);
-        named.chain(priority).collect()
+        self.rules.iter().flat_map(Rule::attribute_names).chain(priority).collect()
     }
 
     /// Every attribute that a rule in force matches or counts by. Without it such a rule would not apply, or would
     /// count clients together, and nobody would notice.
     pub fn enforced_attributes(&self) -> BTreeSet<&str> {
-        let in_force = self.native_rules().filter(|rule| rule.mode == Mode::Enforce);
-        in_force.flat_map(Rule::attribute_names).collect()
+        self.native_rules().filter(|rule| rule.mode == Mode::Enforce).flat_map(Rule::attribute_names).collect()
     }
 }
 

@@ -111,8 +111,7 @@ fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> Att
 fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     values::check(name, text)?;
     if name == "path" && Glob::is_glob(text) {
-        let normal = normalize_pattern(text);
-        return normal.map(Cow::Owned).map_err(str::to_owned);
+        return normalize_pattern(text).map(Cow::Owned).map_err(str::to_owned);
     }
     normal_text(name, text)
 }

@@ -100,10 +100,8 @@ impl<'s> KnownNames<'s> {
         if let Some(seen) = self.attributes.get(name) {
             return seen.clone();
         }
-        let found = attribute_name(name).and_then(|normal| {
-            let misspelt = self.declared.misspelt_attribute(&normal);
-            misspelt.map_or(Ok(normal), Err)
-        });
+        let found =
+            attribute_name(name).and_then(|normal| self.declared.misspelt_attribute(&normal).map_or(Ok(normal), Err));
         self.attributes.insert(name.into(), found.clone());
         found
     }

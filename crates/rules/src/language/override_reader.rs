@@ -43,9 +43,7 @@ pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<
 /// The warning about a subject that is valid and probably not meant. Begins with the value.
 pub(super) fn warning(text: &str, by: &By) -> Option<String> {
     let By::All(parts) = by else { return None };
-    let values = split_subject(text, parts);
-    let mut pairs = values.iter().zip(parts);
-    pairs.find_map(|(value, names)| value_warning(value, names))
+    split_subject(text, parts).iter().zip(parts).find_map(|(value, names)| value_warning(value, names))
 }
 
 /// One value of a subject: an address as clients have it after normalization, a path and the like in normal form.

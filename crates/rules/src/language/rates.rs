@@ -149,8 +149,7 @@ impl<'d> RuleReader<'d, '_> {
             return;
         };
         if *by == By::Global {
-            let message = "has `overrides`, but counts everybody together; remove them or write `by`";
-            report.error(node.line(), message);
+            report.error(node.line(), "has `overrides`, but counts everybody together; remove them or write `by`");
         }
         for (key, value) in pairs {
             let found = report.parse("overrides", key, "the text of a subject", |text| {
@@ -267,8 +266,7 @@ fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> P
     let mut rates = ParsedRates::new();
     let texts = report.texts(field, node, EXPECTED);
     if texts.len() > MAX_RATES {
-        let message = format!("has {} rates at once; write at most {MAX_RATES}", texts.len());
-        report.error(node.line(), message);
+        report.error(node.line(), format!("has {} rates at once; write at most {MAX_RATES}", texts.len()));
     }
     for (text, line) in texts.into_iter().take(MAX_RATES) {
         let rate = report.check(line, parse_rate(text).map_err(|wrong| format!("has {wrong}")));

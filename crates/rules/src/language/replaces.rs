@@ -43,8 +43,7 @@ pub(crate) fn resolve(
 }
 
 fn unknown_rule_message(rule: &Rule, name: &str, known: &[&str]) -> String {
-    let others = known.iter().copied();
-    let names: Vec<&str> = others.filter(|other| *other != rule.name.as_str()).collect();
+    let names: Vec<&str> = known.iter().copied().filter(|other| *other != rule.name.as_str()).collect();
     let found = format!("replaces {}, which is no rule", quoted(name));
     match closest_name(name, &names) {
         Some(near) => format!("{found}; write `{near}`?"),

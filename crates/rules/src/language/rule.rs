@@ -83,8 +83,7 @@ impl Rates {
     /// Adds the ceiling of each priority.
     pub(crate) fn with_ceilings(mut self, ceilings: PriorityCeilings) -> Self {
         let scaled_limits = |priority| {
-            let limits = self.limits.iter();
-            limits.map(move |limit| limit.with_ceiling(ceilings.units(priority, limit.full_capacity())))
+            self.limits.iter().map(move |limit| limit.with_ceiling(ceilings.units(priority, limit.full_capacity())))
         };
         let by_priority = Priority::ALL.map(|priority| scaled_limits(priority).collect());
         self.by_priority = Some(Box::new(by_priority));
@@ -259,8 +258,7 @@ impl Rule {
 
     /// Every attribute that it matches or counts by.
     pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
-        let matched = self.matching.conditions().map(|condition| condition.attribute.name());
-        matched.chain(self.by.names())
+        self.matching.conditions().map(|condition| condition.attribute.name()).chain(self.by.names())
     }
 
     /// The unit that it counts, if not requests.
@@ -333,8 +331,7 @@ impl Rule {
     /// The limit at index `rate` of any class whose parameters have `tag`: the limit under which a counter was
     /// charged, if the rule still has it.
     pub fn limit_with_tag(&self, rate: usize, tag: u32) -> Option<&Limit> {
-        let limits = self.rates.iter().filter_map(|rates| rates.limits.get(rate));
-        limits.into_iter().find(|limit| limit.tag() == tag)
+        self.rates.iter().filter_map(|rates| rates.limits.get(rate)).find(|limit| limit.tag() == tag)
     }
 
     /// Whether the counter of this rule for `request` belongs to the client that the request names: by the

@@ -45,8 +45,7 @@ pub(crate) fn read_durability(
         None => defaults.durability,
     };
     if let Some(reason) = unsupported_reason(durability, store.durability) {
-        let message = format!("has durability {}, but {reason}", durability.name());
-        report.error(own.unwrap_or(rule).line(), message);
+        report.error(own.unwrap_or(rule).line(), format!("has durability {}, but {reason}", durability.name()));
     }
     durability
 }

@@ -80,8 +80,7 @@ fn split_values(text: &str) -> Vec<String> {
             (_, None) => {}
         }
     }
-    let trimmed = values.iter().map(|value| value.trim().to_owned());
-    trimmed.collect()
+    values.iter().map(|value| value.trim().to_owned()).collect()
 }
 
 fn looks_like_other_kind(value: &str) -> bool {

@@ -173,8 +173,7 @@ fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
         }
     }
     if tiers.len() > MAX_TIERS {
-        let message = format!("has {} tiers; write at most {MAX_TIERS}", tiers.len());
-        report.error(node.line(), message);
+        report.error(node.line(), format!("has {} tiers; write at most {MAX_TIERS}", tiers.len()));
     }
     tiers
 }

@@ -278,8 +278,7 @@ impl<'d> MergedFields<'d> {
             }
             YamlValue::Map(_) => {}
             YamlValue::List(_) | YamlValue::Text(_) => {
-                let message = "has no mapping for `rate_limit`; write `unit` and `requests_per_unit`";
-                report.error(node.line(), message);
+                report.error(node.line(), "has no mapping for `rate_limit`; write `unit` and `requests_per_unit`");
                 return None;
             }
         }

@@ -160,8 +160,7 @@ impl DescriptorLevel {
 
     /// Whether there is a node with the same key and value.
     pub(crate) fn has(&self, node: &DescriptorNode) -> bool {
-        let same = self.by_key.get(&node.composite_key);
-        same.is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
+        self.by_key.get(&node.composite_key).is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
     }
 
     /// As `find`, with how the node was matched.
@@ -236,8 +235,7 @@ impl<'r> DescriptorWalk<'r> {
     fn record_step(&mut self, node: &'r DescriptorNode, by: MatchedBy, (key, value): (&str, &str)) {
         let of_pattern = || {
             let rest = node.composite_key.strip_prefix(key);
-            let rest = rest.and_then(|rest| rest.strip_prefix('_'));
-            rest.unwrap_or(&node.composite_key)
+            rest.and_then(|rest| rest.strip_prefix('_')).unwrap_or(&node.composite_key)
         };
         let stat_value = match by {
             MatchedBy::Pattern if node.share_threshold => {

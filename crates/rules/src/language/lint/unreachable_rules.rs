@@ -43,10 +43,8 @@ pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
         AttributeMatcher::Texts(texts) => Some(texts),
         AttributeMatcher::Nets(_) => None,
     });
-    texts.flat_map(|texts| {
-        let literals = texts.literals.iter().map(|text| &**text);
-        literals.chain(texts.globs.iter().map(|glob| glob.as_str()))
-    })
+    texts
+        .flat_map(|texts| texts.literals.iter().map(|text| &**text).chain(texts.globs.iter().map(|glob| glob.as_str())))
 }
 
 /// Whether a condition holds for every request that a proxy describes: they all have a path, a method, an address and a
@@ -82,8 +80,7 @@ fn excludes_everything(condition: &Condition) -> String {
 /// A condition whose values are all excluded by the `not` of the same rule.
 fn find_contradiction(rule: &Rule) -> Option<&Condition> {
     rule.matching.all.iter().find(|condition| {
-        let exclusions = rule.matching.none.iter();
-        let mut same = exclusions.filter(|exclusion| exclusion.attribute == condition.attribute);
+        let mut same = rule.matching.none.iter().filter(|exclusion| exclusion.attribute == condition.attribute);
         same.any(|exclusion| covers(exclusion, condition))
     })
 }
