@@ -153,8 +153,7 @@ impl Decision {
     /// The id of this decision's charge. `new_id` draws it at the first call; later calls return the same, so that all
     /// receipts of one charge have one id. `None` if nothing was charged.
     pub fn charge_id(&self, new_id: impl FnOnce() -> u128) -> Option<u128> {
-        let id = self.charge_id.as_ref()?;
-        Some(*id.get_or_init(new_id))
+        Some(*self.charge_id.as_ref()?.get_or_init(new_id))
     }
 
     /// The rules that decided.
@@ -169,8 +168,7 @@ impl Decision {
 
     /// The limit that decided, or that is nearest to a denial.
     pub fn binding(&self) -> Option<LimitView<'_>> {
-        let report = self.reports.get(self.binding?)?;
-        Some(self.view(report))
+        Some(self.view(self.reports.get(self.binding?)?))
     }
 
     /// The enforced limits, the binding one first: the limits that a client may see.

@@ -59,8 +59,7 @@ impl ListEntry {
     /// The expiry in the form of a rules file.
     pub fn until_text(&self) -> Option<String> {
         let nanos = i128::from(self.until?.get());
-        let until = Timestamp::from_nanosecond(nanos).ok()?;
-        Some(until.to_string())
+        Some(Timestamp::from_nanosecond(nanos).ok()?.to_string())
     }
 }
 

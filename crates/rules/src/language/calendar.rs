@@ -122,13 +122,11 @@ impl OffsetPeriod {
 
 /// When a day begins, according to the zone.
 fn start_of_day(zone: &TimeZone, day: Date) -> Option<Timestamp> {
-    let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
-    Some(start.timestamp())
+    Some(day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
 }
 
 fn after_epoch(secs: i64) -> Option<Nanos> {
-    let secs = u64::try_from(secs).ok().filter(|secs| *secs > 0)?;
-    Some(Nanos::from_secs(secs))
+    Some(Nanos::from_secs(u64::try_from(secs).ok().filter(|secs| *secs > 0)?))
 }
 
 #[cfg(test)]

@@ -111,12 +111,11 @@ fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
 
 /// Whether a rule has a calendar window.
 fn follows_calendar(rule: &Rule) -> bool {
-    let mut written = all_rates(rule).flat_map(|rates| &rates.texts);
     let on_calendar = |text: &str| match parse_rate(text) {
         Ok(Rate::PerWindow(rate)) => matches!(rate.window, RateWindow::Calendar(_)),
         _ => false,
     };
-    rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
+    rule.algorithm == Algorithm::FixedWindow && all_limits(rule).any(|(_, text)| on_calendar(text))
 }
 
 /// Words in paths where passwords are guessed.
@@ -142,7 +141,7 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.algorithm != Algorithm::SlidingLog {
         return;
     }
-    let counts = all_rates(rule).flat_map(|rates| rates.limits.iter()).map(|limit| limit.count());
+    let counts = all_limits(rule).map(|(limit, _)| limit.count());
     if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
         warn(format!(
             "logs {count} requests per subject, but a log stores only {MAX_LOG_ENTRIES} times, rounded \
@@ -166,16 +165,12 @@ const TYPICAL_UNIT_COST: u64 = 1_000;
 
 fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
     let Some(unit) = &rule.unit else { return };
-    for rates in all_rates(rule) {
-        for (limit, written) in rates.limits.iter().zip(&rates.texts) {
-            let bytes_or_tokens = limit.count() >= TYPICAL_UNIT_COST;
-            if bytes_or_tokens && limit.capacity() < TYPICAL_UNIT_COST {
-                warn(format!(
-                    "has rate `{written}`, which always denies requests that cost more than {} {unit}; \
-                     write a larger burst",
-                    limit.capacity()
-                ));
-            }
+    for (limit, written) in all_limits(rule) {
+        if limit.count() >= TYPICAL_UNIT_COST && limit.capacity() < TYPICAL_UNIT_COST {
+            warn(format!(
+                "has rate `{written}`, which always denies requests that cost more than {} {unit}; write a larger burst",
+                limit.capacity()
+            ));
         }
     }
 }
@@ -272,8 +267,7 @@ fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
-    let mut calendar_rates = rates.filter(|(limit, _)| !limit.is_staggered());
+    let mut calendar_rates = all_limits(rule).filter(|(limit, _)| !limit.is_staggered());
     if rule.stagger
         && let Some((_, rate)) = calendar_rates.next()
     {
@@ -291,7 +285,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
 const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
 
 fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
+    let spans = all_limits(rule).map(|(limit, _)| limit.per());
     if let Some(longest) = spans.max().filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
         && rule.options.durability.is_required()
     {
@@ -301,6 +295,11 @@ fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
             rule.options.durability.name()
         ));
     }
+}
+
+/// Every limit of a rule, with its rate as written.
+fn all_limits(rule: &Rule) -> impl Iterator<Item = (&Limit, &str)> {
+    all_rates(rule).flat_map(|rates| rates.limits.iter().zip(rates.texts.iter().map(|text| &**text)))
 }
 
 fn all_rates(rule: &Rule) -> impl Iterator<Item = &Rates> {
@@ -316,12 +315,9 @@ fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
         let units = u128::from(limit.count()) * u128::from(duration);
         units >= MIN_UNITS_PER_LEASE * u128::from(limit.per().get())
     };
-    let rates = || all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
-    let Some((limit, written)) = rates().find(|(limit, _)| limit.lease_ttl().is_some()) else {
-        return;
-    };
-    if let Some(duration) = limit.lease_ttl()
-        && !rates().any(|(limit, _)| hot(limit))
+    let mut leased = all_limits(rule).filter_map(|(limit, written)| Some((limit.lease_ttl()?, written)));
+    if let Some((duration, written)) = leased.next()
+        && !all_limits(rule).any(|(limit, _)| hot(limit))
     {
         warn(format!(
             "has counting leased, but `{written}` is less than {MIN_UNITS_PER_LEASE} in {duration}, so that \
@@ -363,7 +359,7 @@ fn options_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 fn has_no_limits(rule: &Rule) -> bool {
-    all_rates(rule).all(|rates| rates.limits.is_empty())
+    all_limits(rule).next().is_none()
 }
 
 /// Warns if the first tier, which clients without a tier have too, has more than every other tier of a rule.

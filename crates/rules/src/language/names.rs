@@ -65,8 +65,7 @@ impl DeclaredNames {
         let declared = self.attributes.iter().map(|known| &**known);
         let known = BUILT_IN.into_iter().chain(ENVOY_KEYS).chain(declared);
         let near = find_within_one_edit(name, known).map(str::to_owned);
-        let near = near.or_else(|| correct_header_prefix(name))?;
-        Some(misspelling_message(name, &near, "attributes"))
+        Some(misspelling_message(name, &near.or_else(|| correct_header_prefix(name))?, "attributes"))
     }
 }
 

@@ -175,8 +175,7 @@ impl DescriptorLevel {
         if let Some(found) = patterns.find(|node| segment_matches(&node.composite_key, buffer)) {
             return Some((found, MatchedBy::Pattern));
         }
-        let bare = self.by_key.get(key)?;
-        Some((node(bare), MatchedBy::Key))
+        Some((node(self.by_key.get(key)?), MatchedBy::Key))
     }
 }
 
