@@ -65,6 +65,45 @@ impl Bucket {
         let Some(max_delay_ticks) = self.max_delay_ticks else { return 0 };
         state.level.div_ceil(self.per_tick).saturating_sub(max_delay_ticks)
     }
+
+    /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
+    pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
+        let scaled = (u128::from(old_state.level) * u128::from(self.per_token)).div_ceil(u128::from(old.per_token));
+        let max_level = 2 * self.full_level();
+        BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
+    }
+
+    /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
+    /// rounded down: a share never admits more.
+    pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
+        let mut per_tick = u128::from(self.per_tick) * u128::from(over);
+        let mut per_token = u128::from(self.per_token) * u128::from(under);
+        let mut divisor = (per_tick, per_token);
+        while divisor.1 != 0 {
+            divisor = (divisor.1, divisor.0 % divisor.1);
+        }
+        (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
+        let ceiling = Precision::Memory.ceiling();
+        let fits = |per_tick: u128, per_token: u128| {
+            let max_product = per_token.saturating_mul(2 * u128::from(tokens));
+            max_product < ceiling && per_tick < ceiling
+        };
+        while !fits(per_tick, per_token) && per_token > 1 {
+            (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));
+        }
+        self.per_tick = u64::try_from(per_tick).unwrap_or(u64::MAX).max(1);
+        self.per_token = u64::try_from(per_token).unwrap_or(u64::MAX);
+        self.tokens = tokens;
+        self
+    }
+
+    /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
+    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
+        let scaled = u128::from(state.level) * u128::from(share.per_token);
+        let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
+        let max_level = 2 * share.full_level();
+        BucketState { last: state.last, level: u64::try_from(share_level).unwrap_or(max_level).min(max_level) }
+    }
 }
 
 impl Meter for Bucket {
@@ -153,46 +192,5 @@ impl Meter for Bucket {
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
         state.level = state.level.max(other.level).min(2 * self.full_level());
-    }
-}
-
-impl Bucket {
-    /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
-    pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
-        let scaled = (u128::from(old_state.level) * u128::from(self.per_token)).div_ceil(u128::from(old.per_token));
-        let max_level = 2 * self.full_level();
-        BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
-    }
-
-    /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
-    /// rounded down: a share never admits more.
-    pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
-        let mut per_tick = u128::from(self.per_tick) * u128::from(over);
-        let mut per_token = u128::from(self.per_token) * u128::from(under);
-        let mut divisor = (per_tick, per_token);
-        while divisor.1 != 0 {
-            divisor = (divisor.1, divisor.0 % divisor.1);
-        }
-        (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
-        let ceiling = Precision::Memory.ceiling();
-        let fits = |per_tick: u128, per_token: u128| {
-            let max_product = per_token.saturating_mul(2 * u128::from(tokens));
-            max_product < ceiling && per_tick < ceiling
-        };
-        while !fits(per_tick, per_token) && per_token > 1 {
-            (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));
-        }
-        self.per_tick = u64::try_from(per_tick).unwrap_or(u64::MAX).max(1);
-        self.per_token = u64::try_from(per_token).unwrap_or(u64::MAX);
-        self.tokens = tokens;
-        self
-    }
-
-    /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
-    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
-        let scaled = u128::from(state.level) * u128::from(share.per_token);
-        let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
-        let max_level = 2 * share.full_level();
-        BucketState { last: state.last, level: u64::try_from(share_level).unwrap_or(max_level).min(max_level) }
     }
 }

@@ -102,6 +102,30 @@ impl SlidingLog {
     fn stamp(&self, tick: u64) -> u64 {
         tick.div_ceil(self.grain).saturating_mul(self.grain)
     }
+
+    /// Converts entries of another log, with stamps already in this limit's ticks.
+    pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
+        let rounded = entries.map(|entry| LogEntry { stamp: self.stamp(entry.stamp), ..entry });
+        self.clamped(LogState::from_entries(rounded.collect()))
+    }
+
+    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
+    /// all had been kept until then.
+    fn clamped(&self, mut state: LogState) -> LogState {
+        while state.sum > 2 * self.limit {
+            let over = state.sum - 2 * self.limit;
+            let Some(oldest) = state.entries.front_mut() else {
+                break;
+            };
+            let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
+            oldest.units -= cut;
+            state.sum -= u64::from(cut);
+            if oldest.units == 0 {
+                state.entries.pop_front();
+            }
+        }
+        state
+    }
 }
 
 impl Meter for SlidingLog {
@@ -213,31 +237,5 @@ impl Meter for SlidingLog {
         }
         union.retain(|entry| entry.stamp >= since);
         *state = self.clamped(LogState::from_entries(union));
-    }
-}
-
-impl SlidingLog {
-    /// Converts entries of another log, with stamps already in this limit's ticks.
-    pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
-        let rounded = entries.map(|entry| LogEntry { stamp: self.stamp(entry.stamp), ..entry });
-        self.clamped(LogState::from_entries(rounded.collect()))
-    }
-
-    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
-    /// all had been kept until then.
-    fn clamped(&self, mut state: LogState) -> LogState {
-        while state.sum > 2 * self.limit {
-            let over = state.sum - 2 * self.limit;
-            let Some(oldest) = state.entries.front_mut() else {
-                break;
-            };
-            let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
-            oldest.units -= cut;
-            state.sum -= u64::from(cut);
-            if oldest.units == 0 {
-                state.entries.pop_front();
-            }
-        }
-        state
     }
 }

@@ -20,11 +20,8 @@ use super::top_level::{self, GlobalSettings, TopLevelFields};
 use super::yaml::{Document, YamlValue};
 use super::{ParseOptions, SourceFile};
 
-/// One file, parsed as YAML, and its top-level fields.
-struct ParsedFile<'d> {
-    name: Arc<str>,
-    top: TopLevelFields<'d>,
-}
+/// The name of a file and its top-level fields.
+type ParsedFile<'d> = (Arc<str>, TopLevelFields<'d>);
 
 /// Compiles rules files and descriptor files, and the domains of an external source if there is one.
 pub(crate) fn compile(
@@ -47,8 +44,8 @@ pub(crate) fn compile(
     }
 
     let mut settings = GlobalSettings::default();
-    for file in &files {
-        settings.read_top_level(&file.top, &mut reporter(&file.name, &mut errors));
+    for (name, top) in &files {
+        settings.read_top_level(top, &mut reporter(name, &mut errors));
     }
     let mut set = compile_files(&files, settings, &options, &mut errors);
     set.descriptors = descriptors::compile(&domains, &options, &mut set.rules, &mut errors);
@@ -69,11 +66,10 @@ fn reporter<'r>(file: &Arc<str>, errors: &'r mut RuleErrors) -> Reporter<'r> {
     Reporter { file: Arc::clone(file), rule: None, errors }
 }
 
-fn read_documents<'a>(
-    files: &[SourceFile<'a>],
-    names: &[Arc<str>],
-    errors: &mut RuleErrors,
-) -> Vec<(Arc<str>, Document<'a>)> {
+/// The name of a file and its parsed document.
+type NamedDocument<'a> = (Arc<str>, Document<'a>);
+
+fn read_documents<'a>(files: &[SourceFile<'a>], names: &[Arc<str>], errors: &mut RuleErrors) -> Vec<NamedDocument<'a>> {
     let mut documents = Vec::with_capacity(files.len());
     for (file, name) in files.iter().zip(names) {
         match Document::read(file.text) {
@@ -83,9 +79,6 @@ fn read_documents<'a>(
     }
     documents
 }
-
-/// The name of a file and its parsed document.
-type NamedDocument<'a> = (Arc<str>, Document<'a>);
 
 fn read_top_levels<'d>(documents: &[&'d NamedDocument<'_>], errors: &mut RuleErrors) -> Vec<ParsedFile<'d>> {
     let mut files = Vec::with_capacity(documents.len());
@@ -101,7 +94,7 @@ fn read_top_levels<'d>(documents: &[&'d NamedDocument<'_>], errors: &mut RuleErr
         };
         if let Some(top) = TopLevelFields::read(root, "the file", report) {
             top_level::check_version(&top, root.line(), report);
-            files.push(ParsedFile { name: Arc::clone(name), top });
+            files.push((Arc::clone(name), top));
         }
     }
     files
@@ -123,9 +116,9 @@ fn read_domains(
 }
 
 fn reject_missing_rules(files: &[ParsedFile<'_>], errors: &mut RuleErrors) {
-    if !files.is_empty() && files.iter().all(|file| file.top.rules.is_none()) {
+    if !files.is_empty() && files.iter().all(|(_, top)| top.rules.is_none()) {
         let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` if that is meant";
-        reporter(&files[0].name, errors).error(0, message);
+        reporter(&files[0].0, errors).error(0, message);
     }
 }
 
@@ -156,10 +149,10 @@ fn compile_files(
         replaces: Vec::new(),
     };
     let (mut allow, mut block) = (AccessList::default(), AccessList::default());
-    for file in files {
-        let report = &mut reporter(&file.name, errors);
-        read_rules(&file.top, &mut reader, report);
-        for (field, node, list) in [("allow", file.top.allow, &mut allow), ("block", file.top.block, &mut block)] {
+    for (name, top) in files {
+        let report = &mut reporter(name, errors);
+        read_rules(top, &mut reader, report);
+        for (field, node, list) in [("allow", top.allow, &mut allow), ("block", top.block, &mut block)] {
             if let Some(node) = node {
                 access_lists::read(field, node, identity.ipv6_prefix, list, report);
             }
@@ -186,7 +179,7 @@ fn compile_files(
         identity,
         identity_location,
         keys_file: settings.keys_file.map(|(name, _)| name),
-        source: files.first().map_or_else(|| "rules".into(), |file| Arc::clone(&file.name)),
+        source: files.first().map_or_else(|| "rules".into(), |(name, _)| Arc::clone(name)),
     }
 }
 

@@ -14,7 +14,7 @@ use super::glob::Glob;
 use super::match_reader::normal_text;
 use super::rule::{Alternatives, By};
 use super::subject::{push_value, split_subject};
-use super::values::networks::ipv4_behind_nat64;
+use super::values::networks::{cut_error, cut_to, reject_nat64};
 use super::values::{self, methods};
 use crate::request::{PRIORITY, normalize_method};
 
@@ -149,11 +149,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
 /// The address of one client in the form in which clients are counted. An IPv6 client has a whole network, and is
 /// written as that network.
 fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
-    if let Some(plain) = ipv4_behind_nat64(net) {
-        return Err(format!(
-            "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write {plain}"
-        ));
-    }
+    reject_nat64(net)?;
     let one_client = match net {
         IpNet::V4(_) => 32,
         IpNet::V6(_) => ipv6_prefix,
@@ -165,12 +161,9 @@ fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
             net.trunc()
         ));
     }
-    let client = IpNet::new(net.addr(), one_client).map_or(net, |cut| cut.trunc());
+    let client = cut_to(net, one_client);
     if net != client {
-        return Err(format!(
-            "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
-             or a larger identity.ipv6_prefix, which gives each address of a client a limit of its own"
-        ));
+        return Err(cut_error(one_client, client));
     }
     Ok(client.addr().to_string())
 }

@@ -137,10 +137,8 @@ impl<'r> DescriptorDecision<'r> {
         };
         let matches = descriptor_match::match_each(rules, key, described);
         decision.domain_known = matches.is_some();
-        let listed = decision.plan.listed.is_some();
-        let matches = matches.filter(|_| !listed).unwrap_or_default();
-        let unmatched = || std::iter::repeat_with(|| DescriptorMatch::Unmatched);
-        let matches = matches.into_iter().chain(unmatched());
+        let matches = matches.filter(|_| decision.plan.listed.is_none()).unwrap_or_default();
+        let matches = matches.into_iter().chain(std::iter::repeat_with(|| DescriptorMatch::Unmatched));
         for (descriptor, matched) in described.descriptors.iter().zip(matches) {
             let state = decision.add_descriptor(matched, descriptor.hits);
             decision.descriptors.push(state);
@@ -172,8 +170,7 @@ impl<'r> DescriptorDecision<'r> {
     fn add_descriptor(&mut self, matched: DescriptorMatch<'r>, hits: Hits) -> DescriptorState<'r> {
         self.has_passing_quota |= self.is_passing_quota(&matched, hits);
         let DescriptorMatch::Limited(limited) = &matched else {
-            let figures_at = FiguresIndex::None;
-            return DescriptorState { matched, figures_at };
+            return DescriptorState { matched, figures_at: FiguresIndex::None };
         };
         let figures_at = match hits {
             Hits::Refund(_) if limited.denies_all() => FiguresIndex::None,
