@@ -51,9 +51,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, RateError> {
         return Ok(Rate::Unlimited);
     }
     let invalid = |problem: &str| RateError::new(format!("rate {}", quoted(text)), problem);
-    let Some((count, rest)) = text.split_once('/') else {
-        return Err(invalid(&missing_window_text(text)));
-    };
+    let Some((count, rest)) = text.split_once('/') else { return Err(invalid(&missing_window_text(text))) };
     let count = parse_count(count.trim()).map_err(|error| match error {
         CountError::TooSmall => invalid(DENIES_ALL),
         CountError::TooLarge => invalid("whose count is more than a counter can hold; write less"),

@@ -116,9 +116,7 @@ impl<'a> Request<'a> {
     /// The cost for a rule that counts in `unit`, or for one without a unit; `None` if the request states a cost of
     /// zero for it. A cost that is not stated is one: an absent or misspelt cost is never free.
     pub fn cost_in(&self, unit: Option<&str>) -> Option<Cost> {
-        let Some(unit) = unit else {
-            return Some(self.cost.unwrap_or(Cost::ONE));
-        };
+        let Some(unit) = unit else { return Some(self.cost.unwrap_or(Cost::ONE)) };
         self.costs.iter().find(|(name, _)| name == unit).map_or(Some(Cost::ONE), |(_, cost)| *cost)
     }
 

@@ -171,9 +171,7 @@ impl Limit {
 
     /// The fixed window that contains `at`: its first instant, and the first instant after it.
     pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
-        let AnyMeter::Fixed(window) = &self.meter else {
-            return None;
-        };
+        let AnyMeter::Fixed(window) = &self.meter else { return None };
         let (start, end) = window.grid.bounds(self.tick.floor(at));
         Some((self.tick.start(start), self.tick.start(end)))
     }

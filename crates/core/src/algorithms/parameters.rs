@@ -126,9 +126,7 @@ impl Limit {
 
     /// For the fixed window that ends at tick `end`: the tick it began at, and the end of the next window.
     pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
-        let AnyMeter::Fixed(window) = &self.meter else {
-            return None;
-        };
+        let AnyMeter::Fixed(window) = &self.meter else { return None };
         Some((window.grid.start_of(end), window.grid.end_of(end)))
     }
 

@@ -197,9 +197,7 @@ mod tests {
                 let limit = limit(algorithm, count);
                 let mut admitted = 0;
                 for rank in 0..nodes {
-                    let Some(share) = limit.share(division(nodes, Some(rank))) else {
-                        continue;
-                    };
+                    let Some(share) = limit.share(division(nodes, Some(rank))) else { continue };
                     let mut state = share.fresh(Nanos::ZERO);
                     for tenth in 0..6_000 {
                         let now = Nanos::from_millis(tenth * 100);

@@ -78,9 +78,7 @@ impl LogState {
     /// Makes room: counts the oldest entry with the one after it, which is a little too long. Only debt and merging
     /// ever need it: an admission always finds room.
     fn fold_oldest(&mut self) {
-        let (Some(oldest), Some(next)) = (self.entries.pop_front(), self.entries.front_mut()) else {
-            return;
-        };
+        let (Some(oldest), Some(next)) = (self.entries.pop_front(), self.entries.front_mut()) else { return };
         let sum = next.units.saturating_add(oldest.units);
         self.sum -= u64::from(next.units) + u64::from(oldest.units) - u64::from(sum);
         next.units = sum;
@@ -114,9 +112,7 @@ impl SlidingLog {
     fn clamped(&self, mut state: LogState) -> LogState {
         while state.sum > 2 * self.limit {
             let over = state.sum - 2 * self.limit;
-            let Some(oldest) = state.entries.front_mut() else {
-                break;
-            };
+            let Some(oldest) = state.entries.front_mut() else { break };
             let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
             oldest.units -= cut;
             state.sum -= u64::from(cut);

@@ -108,12 +108,8 @@ pub fn plan_charges<'r>(
     plan.set.max_wait = request.max_wait;
     for position in rules.applicable_rules(request, purpose) {
         let rule = &rules.rules()[position as usize];
-        let Some(cost) = request.cost_in(rule.unit()) else {
-            continue;
-        };
-        let Some(subject) = subject::identify(rule, request, key) else {
-            continue;
-        };
+        let Some(cost) = request.cost_in(rule.unit()) else { continue };
+        let Some(subject) = subject::identify(rule, request, key) else { continue };
         let class = class_for(rule, request);
         let rates = rule.rates(class);
         if rates.limits().is_empty() {
@@ -182,12 +178,8 @@ pub fn concurrency_limits<'r>(
     let mut limits: SmallVec<[ConcurrencyLimit<'r>; 2]> = SmallVec::new();
     for position in rules.applicable_rules(request, Purpose::Acquire) {
         let rule = &rules.rules()[position as usize];
-        let Some(max) = rule.concurrent() else {
-            continue;
-        };
-        let Some(subject) = subject::identify(rule, request, key) else {
-            continue;
-        };
+        let Some(max) = rule.concurrent() else { continue };
+        let Some(subject) = subject::identify(rule, request, key) else { continue };
         limits.push(ConcurrencyLimit { rule, subject, max, role: role_of(rule, enforce_mode) });
     }
     let is_shared = |limit: &ConcurrencyLimit<'_>| limit.max != Concurrency::Adaptive;

@@ -150,9 +150,7 @@ pub(crate) fn read(field: &str, node: YamlNode<'_>, ipv6_prefix: u8, list: &mut 
         let (target, until) = match item.kind() {
             YamlValue::Map(_) => {
                 let what = format!("an entry of `{field}`");
-                let Some(entry) = ListEntryFields::read(item, &what, report) else {
-                    continue;
-                };
+                let Some(entry) = ListEntryFields::read(item, &what, report) else { continue };
                 let until = entry.until.and_then(|node| read_until(field, node, report));
                 let Some(target) = entry.target else {
                     report.error(item.line(), format!("{what} has no `match`; write `match: 192.0.2.7`"));

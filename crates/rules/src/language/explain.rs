@@ -149,9 +149,7 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
 }
 
 fn subject_parts(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
-    let By::All(parts) = &*rule.by else {
-        return Vec::new();
-    };
+    let By::All(parts) = &*rule.by else { return Vec::new() };
     let part = |names: &Vec<Box<str>>| {
         let present = names.iter().find(|name| Attribute::is_present(name, request));
         let substitute = || request.ip.map(|_| "ip".into());

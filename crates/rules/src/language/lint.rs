@@ -364,9 +364,7 @@ fn has_no_limits(rule: &Rule) -> bool {
 
 /// Warns if the first tier, which clients without a tier have too, has more than every other tier of a rule.
 fn descending_tiers(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
-    let [first, others @ ..] = set.tiers() else {
-        return;
-    };
+    let [first, others @ ..] = set.tiers() else { return };
     if rule.tiers.is_empty() || others.is_empty() {
         return;
     }

@@ -13,9 +13,7 @@ use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
 impl RuleReader<'_, '_> {
     pub(super) fn read_match(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
-        let Some(pairs) = read_mapping("match", node, report) else {
-            return Match::default();
-        };
+        let Some(pairs) = read_mapping("match", node, report) else { return Match::default() };
         let (mut all, mut none) = (Vec::new(), Vec::new());
         let mut has_not = false;
         for (key, value) in pairs {
@@ -41,12 +39,8 @@ impl RuleReader<'_, '_> {
         into: &mut Vec<Condition>,
         report: &mut Reporter<'_>,
     ) {
-        let Some(name) = report.text(field, key, "the name of an attribute") else {
-            return;
-        };
-        let Some(attribute) = self.attribute(name, key.line(), report) else {
-            return;
-        };
+        let Some(name) = report.text(field, key, "the name of an attribute") else { return };
+        let Some(attribute) = self.attribute(name, key.line(), report) else { return };
         if into.iter().any(|known| known.attribute == attribute) {
             let message = format!("has {} twice in its {field}; write one list of values", quoted(name));
             report.error(key.line(), message);

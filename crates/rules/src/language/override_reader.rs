@@ -20,9 +20,7 @@ use crate::request::{PRIORITY, normalize_method};
 
 /// The text that requests of this subject have, see `subject::subject_text`, or the error for it.
 pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
-    let By::All(parts) = by else {
-        return Ok(text.into());
-    };
+    let By::All(parts) = by else { return Ok(text.into()) };
     let values = split_subject(text, parts);
     if values.len() != parts.len() {
         return Err(format!(

@@ -338,9 +338,7 @@ impl Rule {
     /// attributes of `by`, or by the address in their place. A `by: global` rule has one counter for all
     /// clients, and requests with neither attribute nor address share another.
     pub fn has_own_counter(&self, request: &Request<'_>) -> bool {
-        let By::All(parts) = &*self.by else {
-            return false;
-        };
+        let By::All(parts) = &*self.by else { return false };
         parts.iter().all(|alternatives| {
             let value = subject_value(alternatives, self.if_missing, request);
             value.is_some_and(|value| !matches!(value, SubjectValue::Anonymous))

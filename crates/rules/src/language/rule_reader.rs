@@ -168,9 +168,7 @@ impl<'d> RuleReader<'d, '_> {
 
 /// The name that a rule states, for errors found before the name is checked.
 fn name_at<'d>(node: YamlNode<'d>) -> Option<&'d str> {
-    let YamlValue::Map(mut pairs) = node.kind() else {
-        return None;
-    };
+    let YamlValue::Map(mut pairs) = node.kind() else { return None };
     let (_, value) = pairs.find(|(key, _)| key.text() == Some("name"))?;
     value.text().filter(|name| is_name(name))
 }

@@ -103,9 +103,7 @@ fn hides_slash(path: &str) -> bool {
 }
 
 fn without_origin(target: &str) -> &str {
-    let Some((scheme, rest)) = target.split_once("://") else {
-        return target;
-    };
+    let Some((scheme, rest)) = target.split_once("://") else { return target };
     if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return target;
     }

@@ -92,9 +92,7 @@ impl<'r> Search<'r, '_> {
         let limited = hit.limit;
         let names = limited.replaces.iter().map(|name| &**name);
         self.replaced.extend(names);
-        let Some(counted) = limited.counted else {
-            return DescriptorMatch::Unlimited;
-        };
+        let Some(counted) = limited.counted else { return DescriptorMatch::Unlimited };
         let rule = &self.rules.rules()[counted.rule as usize];
         DescriptorMatch::Limited(MatchedLimit {
             subject: self.subject(entries, &hit.shared_patterns),

@@ -89,9 +89,7 @@ impl Section {
 
 /// Whether the file with this root is a file of the reference service and not a native rules file.
 pub(crate) fn is_descriptor_file(root: YamlNode<'_>) -> bool {
-    let YamlValue::Map(mut pairs) = root.kind() else {
-        return false;
-    };
+    let YamlValue::Map(mut pairs) = root.kind() else { return false };
     pairs.any(|(name, _)| matches!(name.text(), Some("domain" | "descriptors")))
 }
 
@@ -111,9 +109,7 @@ const MAX_DEPTH: usize = 4 * MAX_LEVELS;
 
 /// Reports the errors of a mapping and of the mappings within it. `depth` counts the mappings above it.
 fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mut Reporter<'_>) {
-    let YamlValue::Map(pairs) = node.kind() else {
-        return;
-    };
+    let YamlValue::Map(pairs) = node.kind() else { return };
     if depth > MAX_DEPTH {
         return; // reported when the nodes are read
     }
@@ -182,9 +178,7 @@ struct MergedFields<'d>(YamlNode<'d>);
 
 impl<'d> MergedFields<'d> {
     fn find(self, field: &str) -> Option<YamlNode<'d>> {
-        let YamlValue::Map(pairs) = self.0.kind() else {
-            return None;
-        };
+        let YamlValue::Map(pairs) = self.0.kind() else { return None };
         let mut own = pairs.clone();
         if let Some((_, value)) = own.find(|(name, _)| name.text() == Some(field)) {
             return Some(value);
@@ -205,9 +199,7 @@ impl<'d> MergedFields<'d> {
     /// A text, or any other scalar as written; empty if absent. A node that is not a scalar is an error, and gives a
     /// text that causes no second error.
     fn text(self, field: &str, report: &mut Reporter<'_>) -> String {
-        let Some(node) = self.get(field) else {
-            return String::new();
-        };
+        let Some(node) = self.get(field) else { return String::new() };
         if let Some(text) = node.text() {
             return text.to_owned();
         }

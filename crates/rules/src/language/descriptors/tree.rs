@@ -193,9 +193,7 @@ impl Domain {
         let mut walk = DescriptorWalk::default();
         let (mut level, mut last) = (&self.root, None);
         for (key, value) in entries {
-            let Some((node, by)) = level.step(key, value, buffer) else {
-                return DescriptorLookup::NotFound;
-            };
+            let Some((node, by)) = level.step(key, value, buffer) else { return DescriptorLookup::NotFound };
             walk.record_step(node, by, (key, value));
             (level, last) = (&node.children, Some(node));
         }

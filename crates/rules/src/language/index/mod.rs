@@ -97,9 +97,7 @@ impl RuleIndex {
     }
 
     fn text_index(&mut self, attribute: &Attribute) -> &mut TextIndex {
-        let Attribute::Text(name) = attribute else {
-            return &mut self.keys;
-        };
+        let Attribute::Text(name) = attribute else { return &mut self.keys };
         let next = self.texts.len();
         let at = *self.by_name.entry(Arc::clone(name)).or_insert(next);
         if at == next {
@@ -244,16 +242,12 @@ impl<T> AffixMap<T> {
     fn find<'m>(&'m self, text: &str, visit: &mut impl FnMut(&'m T)) {
         self.unanchored.iter().for_each(&mut *visit);
         for (length, values) in &self.prefixes {
-            let Some(start) = text.get(..*length) else {
-                continue;
-            };
+            let Some(start) = text.get(..*length) else { continue };
             values.get(start).into_iter().for_each(&mut *visit);
         }
         for (length, values) in &self.suffixes {
             let from = text.len().checked_sub(*length);
-            let Some(end) = from.and_then(|from| text.get(from..)) else {
-                continue;
-            };
+            let Some(end) = from.and_then(|from| text.get(from..)) else { continue };
             values.get(end).into_iter().for_each(&mut *visit);
         }
     }

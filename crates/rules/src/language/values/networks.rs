@@ -44,9 +44,7 @@ pub(crate) fn reject_nat64(net: IpNet) -> Result<(), String> {
 /// the IPv4 addresses that it stands for.
 fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
     let IpNet::V6(net) = net else { return None };
-    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else {
-        return None;
-    };
+    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else { return None };
     let Some(prefix) = net.prefix_len().checked_sub(96) else {
         return (net.prefix_len() >= 64).then(|| "their IPv4 addresses".to_owned());
     };
