@@ -161,9 +161,7 @@ fn check_fixed_windows(limit: &Limit, admissions: &[TickAdmission]) -> Result<()
     let mut guarded_from = None;
     for admission in admissions {
         let at = limit.tick().start(admission.tick);
-        let Some((start, own_end)) = limit.window_at(at) else {
-            return Ok(());
-        };
+        let Some((start, own_end)) = limit.window_at(at) else { return Ok(()) };
         if own_end != end {
             (from, in_window) = if start == end { (guarded_from, guarded) } else { (None, 0) };
             (end, guarded, guarded_from) = (own_end, 0, None);

@@ -15,3 +15,23 @@ pub mod subject;
 #[doc(hidden)] // for the crates of this workspace, not a promise
 pub mod sweep;
 pub mod units;
+
+/// Declares an enum whose values have names: in files, on the wire or in metrics.
+#[doc(hidden)] // for the crates of this workspace, not a promise
+#[macro_export]
+macro_rules! named_enum {
+    ($(#[$meta:meta])* $visibility:vis enum $name:ident { $($(#[$doc:meta])* $value:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        $visibility enum $name { $($(#[$doc])* $value,)* }
+
+        impl $name {
+            /// Every value, in the order of the documentation.
+            pub const ALL: [Self; [$($text),*].len()] = [$(Self::$value),*];
+
+            /// The name of the value.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$value => $text,)* }
+            }
+        }
+    };
+}

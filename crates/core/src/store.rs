@@ -14,12 +14,12 @@ mod reservation;
 mod reservation_ledger;
 mod restore_point;
 mod rule_options;
-mod run_id;
 mod shared_store;
 mod traits;
 mod transaction;
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -30,7 +30,6 @@ pub use self::restore_point::{HeartbeatReply, RestorePoint};
 pub use self::rule_options::{
     Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, RuleOptions, StoreDurability,
 };
-pub use self::run_id::RunId;
 pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 pub use self::traits::{Counters, Permits, ReplyCountError, Reservations, Store};
 pub use self::transaction::{ChargeIntent, ChargeTransaction, StagedCounter};
@@ -113,9 +112,7 @@ impl<'a> ChargeSet<'a> {
     pub fn subset(&self, charges: impl IntoIterator<Item = Charge<'a>>) -> Self {
         ChargeSet { max_wait: self.max_wait, work: self.work, charges: charges.into_iter().collect() }
     }
-}
 
-impl ChargeSet<'_> {
     /// Whether a request with these verdicts, one per charge in order, is admitted.
     pub fn admits(&self, allows: impl Fn(usize) -> bool) -> bool {
         admits(&self.charges, allows)
@@ -145,60 +142,30 @@ fn admits(charges: &[Charge<'_>], allows: impl Fn(usize) -> bool) -> bool {
     quotas == 0 || quotas_allowing > 0
 }
 
-/// How a decision was reached. Always reported.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Source {
-    /// By the authoritative counter.
-    Exact,
-    /// The reply of the store was late: the newest known state decided.
-    Late,
-    /// By leased units.
-    Lease,
-    /// By a local count that is synced later.
-    Lenient,
-    /// The deny cache knows the limit is exhausted.
-    DenyCache,
-    /// The store did not reply: this node's share decided.
-    Fallback,
-    /// The store is full: subjects share counters.
-    Overflow,
-    /// Denied by the block list.
-    BlockList,
-    /// Allowed by the allow list.
-    AllowList,
-    /// No rule applies.
-    None,
-}
-
-impl Source {
-    /// Every source.
-    pub const ALL: [Source; 10] = [
-        Source::Exact,
-        Source::Late,
-        Source::Lease,
-        Source::Lenient,
-        Source::DenyCache,
-        Source::Fallback,
-        Source::Overflow,
-        Source::BlockList,
-        Source::AllowList,
-        Source::None,
-    ];
-
-    /// The name on the wire and in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Source::Exact => "exact",
-            Source::Late => "late",
-            Source::Lease => "lease",
-            Source::Lenient => "lenient",
-            Source::DenyCache => "deny-cache",
-            Source::Fallback => "fallback",
-            Source::Overflow => "overflow",
-            Source::BlockList => "block-list",
-            Source::AllowList => "allow-list",
-            Source::None => "none",
-        }
+crate::named_enum! {
+    /// How a decision was reached. Always reported.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Source {
+        /// By the authoritative counter.
+        Exact = "exact",
+        /// The reply of the store was late: the newest known state decided.
+        Late = "late",
+        /// By leased units.
+        Lease = "lease",
+        /// By a local count that is synced later.
+        Lenient = "lenient",
+        /// The deny cache knows the limit is exhausted.
+        DenyCache = "deny-cache",
+        /// The store did not reply: this node's share decided.
+        Fallback = "fallback",
+        /// The store is full: subjects share counters.
+        Overflow = "overflow",
+        /// Denied by the block list.
+        BlockList = "block-list",
+        /// Allowed by the allow list.
+        AllowList = "allow-list",
+        /// No rule applies.
+        None = "none",
     }
 }
 
@@ -289,12 +256,8 @@ pub struct SingleOutcome {
 impl SingleOutcome {
     /// The reply to a set of one charge.
     pub fn of(outcome: &Outcome) -> Self {
-        SingleOutcome {
-            admitted: outcome.admitted,
-            reading: outcome.readings[0],
-            at: outcome.at,
-            source: outcome.source,
-        }
+        let Outcome { admitted, ref readings, at, source, .. } = *outcome;
+        SingleOutcome { admitted, reading: readings[0], at, source }
     }
 }
 
@@ -303,6 +266,26 @@ pub type SingleOutcomes = SmallVec<[Result<SingleOutcome, StoreError>; SINGLE_BA
 
 /// The best number of charges that stand alone to decide at a time.
 pub const SINGLE_BATCH: usize = 16;
+
+/// One run of one in-memory store. Random at the creation of the store, so that a receipt from an earlier run or from
+/// another node can be recognized.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RunId(NonZeroU64);
+
+impl RunId {
+    /// A run with these bits; `None` for zero.
+    pub const fn new(bits: u64) -> Option<Self> {
+        match NonZeroU64::new(bits) {
+            Some(bits) => Some(RunId(bits)),
+            None => None,
+        }
+    }
+
+    /// Its bits, never zero.
+    pub const fn bits(self) -> u64 {
+        self.0.get()
+    }
+}
 
 /// A refund of one earlier outcome.
 #[derive(Clone, Debug)]
@@ -461,19 +444,17 @@ impl StoreError {
     /// Whether the store was not called, because this node is still joining it. It is no failure, and no evidence
     /// about the health of the store.
     pub fn is_not_joined(&self) -> bool {
-        match self {
-            StoreError::Unavailable { source, .. } => source.is::<NotJoinedError>(),
-            StoreError::Rejected { .. } => false,
-        }
+        self.is_unavailable_by::<NotJoinedError>()
     }
 
     /// Whether the store itself is healthy and only the durability of a charge is missing. A breaker does not count
     /// it: rules without a durability requirement continue.
     pub fn is_unacknowledged(&self) -> bool {
-        match self {
-            StoreError::Unavailable { source, .. } => source.is::<UnacknowledgedError>(),
-            StoreError::Rejected { .. } => false,
-        }
+        self.is_unavailable_by::<UnacknowledgedError>()
+    }
+
+    fn is_unavailable_by<E: std::error::Error + 'static>(&self) -> bool {
+        matches!(self, StoreError::Unavailable { source, .. } if source.is::<E>())
     }
 }
 

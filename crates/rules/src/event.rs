@@ -36,48 +36,24 @@ pub enum Event<'a> {
     Reservation(ReservationStep),
 }
 
-/// A step of a reservation.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum ReservationStep {
-    /// An estimate was charged.
-    Reserved,
-    /// The estimate was corrected to the units used.
-    Settled,
-    /// The units used were charged after the estimate had been refunded.
-    Late,
-    /// The reservation expired, and this node refunded it.
-    Returned,
-    /// The reservation was settled once more, or the store has lost it.
-    Already,
-    /// The settlement came too late to count.
-    Lapsed,
-    /// The store does not reply: the settlement is sent later.
-    Waiting,
-}
-
-impl ReservationStep {
-    /// Every step.
-    pub const ALL: [ReservationStep; 7] = [
-        ReservationStep::Reserved,
-        ReservationStep::Settled,
-        ReservationStep::Late,
-        ReservationStep::Returned,
-        ReservationStep::Already,
-        ReservationStep::Lapsed,
-        ReservationStep::Waiting,
-    ];
-
-    /// The name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ReservationStep::Reserved => "reserved",
-            ReservationStep::Settled => "settled",
-            ReservationStep::Late => "late",
-            ReservationStep::Returned => "returned",
-            ReservationStep::Already => "already",
-            ReservationStep::Lapsed => "lapsed",
-            ReservationStep::Waiting => "waiting",
-        }
+tidegate_core::named_enum! {
+    /// A step of a reservation.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum ReservationStep {
+        /// An estimate was charged.
+        Reserved = "reserved",
+        /// The estimate was corrected to the units used.
+        Settled = "settled",
+        /// The units used were charged after the estimate had been refunded.
+        Late = "late",
+        /// The reservation expired, and this node refunded it.
+        Returned = "returned",
+        /// The reservation was settled once more, or the store has lost it.
+        Already = "already",
+        /// The settlement came too late to count.
+        Lapsed = "lapsed",
+        /// The store does not reply: the settlement is sent later.
+        Waiting = "waiting",
     }
 }
 

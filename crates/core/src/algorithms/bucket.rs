@@ -16,14 +16,8 @@ pub(crate) struct Bucket {
     pub(super) per_token: u64,
     pub(super) per_tick: u64,
     pub(super) tokens: u64,
-    /// For a queue, the maximum delay of a request.
-    queue: Option<QueueDelay>,
-}
-
-/// The queue mode of a bucket: admitted requests wait for the level before them to drain.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct QueueDelay {
-    max_delay_ticks: u64,
+    /// For a queue, in which admitted requests wait for the level before them to drain, the maximum delay of a request.
+    pub(super) max_delay_ticks: Option<u64>,
 }
 
 /// A level and the tick at which it was computed.
@@ -42,29 +36,15 @@ impl Bucket {
         let (per_tick, per_token) = (count / divisor, window_ticks / divisor);
         let max_product = (u128::from(burst) * u128::from(per_token)).saturating_mul(2);
         let exact = max_product < precision.ceiling() && u128::from(per_tick) < precision.ceiling();
-        exact.then_some(Bucket { per_token, per_tick, tokens: burst, queue: None })
+        exact.then_some(Bucket { per_token, per_tick, tokens: burst, max_delay_ticks: None })
     }
 
     /// The same level as a queue that releases at a constant rate and delays at most `max_delay_ticks`, and at most as
     /// long as before.
     pub(crate) fn with_max_delay(mut self, max_delay_ticks: u64) -> Self {
-        let current = self.queue.map_or(u64::MAX, |queue| queue.max_delay_ticks);
-        self.queue = Some(QueueDelay { max_delay_ticks: max_delay_ticks.min(current) });
+        self.max_delay_ticks =
+            Some(self.max_delay_ticks.map_or(max_delay_ticks, |current| current.min(max_delay_ticks)));
         self
-    }
-
-    /// A bucket with the parameters of a record.
-    pub(super) fn from_parameters(per_token: u64, per_tick: u64, tokens: u64) -> Self {
-        Bucket { per_token, per_tick, tokens, queue: None }
-    }
-
-    /// For a queue, the maximum delay.
-    pub(super) fn max_delay_ticks(&self) -> Option<u64> {
-        self.queue.map(|queue| queue.max_delay_ticks)
-    }
-
-    pub(crate) fn is_queue(&self) -> bool {
-        self.queue.is_some()
     }
 
     /// The level at which no token is left.
@@ -82,9 +62,47 @@ impl Bucket {
     /// How far the queue before a new request exceeds the maximum delay.
     #[inline]
     fn lateness(&self, state: &BucketState) -> u64 {
-        let Some(queue) = self.queue else { return 0 };
-        let delay = state.level.div_ceil(self.per_tick);
-        delay.saturating_sub(queue.max_delay_ticks)
+        let Some(max_delay_ticks) = self.max_delay_ticks else { return 0 };
+        state.level.div_ceil(self.per_tick).saturating_sub(max_delay_ticks)
+    }
+
+    /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
+    pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
+        let scaled = (u128::from(old_state.level) * u128::from(self.per_token)).div_ceil(u128::from(old.per_token));
+        let max_level = 2 * self.full_level();
+        BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
+    }
+
+    /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
+    /// rounded down: a share never admits more.
+    pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
+        let mut per_tick = u128::from(self.per_tick) * u128::from(over);
+        let mut per_token = u128::from(self.per_token) * u128::from(under);
+        let mut divisor = (per_tick, per_token);
+        while divisor.1 != 0 {
+            divisor = (divisor.1, divisor.0 % divisor.1);
+        }
+        (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
+        let ceiling = Precision::Memory.ceiling();
+        let fits = |per_tick: u128, per_token: u128| {
+            let max_product = per_token.saturating_mul(2 * u128::from(tokens));
+            max_product < ceiling && per_tick < ceiling
+        };
+        while !fits(per_tick, per_token) && per_token > 1 {
+            (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));
+        }
+        self.per_tick = u64::try_from(per_tick).unwrap_or(u64::MAX).max(1);
+        self.per_token = u64::try_from(per_token).unwrap_or(u64::MAX);
+        self.tokens = tokens;
+        self
+    }
+
+    /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
+    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
+        let scaled = u128::from(state.level) * u128::from(share.per_token);
+        let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
+        let max_level = 2 * share.full_level();
+        BucketState { last: state.last, level: u64::try_from(share_level).unwrap_or(max_level).min(max_level) }
     }
 }
 
@@ -128,7 +146,7 @@ impl Meter for Bucket {
             let fits = self.drained_at(state.last, over);
             return TickWait::Until(fits.max(state.last.saturating_add(late)));
         }
-        match self.queue {
+        match self.max_delay_ticks {
             Some(_) if state.level > 0 => TickWait::Delayed(self.drained_at(state.last, state.level)),
             _ => TickWait::None,
         }
@@ -168,60 +186,11 @@ impl Meter for Bucket {
         state.level.div_ceil(self.per_token)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> BucketState {
-        let mut state = self.fresh(tick);
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut BucketState, other: &BucketState, _tick: u64) {
         let mut other = *other;
         let newest = state.last.max(other.last);
         self.advance(&mut other, newest, u64::MAX);
         self.advance(state, newest, u64::MAX);
         state.level = state.level.max(other.level).min(2 * self.full_level());
-    }
-}
-
-impl Bucket {
-    /// Converts a level of other parameters, computed at `tick` here: tokens used are kept, rounded up.
-    pub(crate) fn adopt(&self, old: &Bucket, old_state: &BucketState, tick: u64) -> BucketState {
-        let scaled = (u128::from(old_state.level) * u128::from(self.per_token)).div_ceil(u128::from(old.per_token));
-        let max_level = 2 * self.full_level();
-        BucketState { last: tick, level: u64::try_from(scaled).unwrap_or(max_level).min(max_level) }
-    }
-}
-
-impl Bucket {
-    /// The same level holding `tokens` and draining at `over / under` of the rate. A fraction too fine to be exact is
-    /// rounded down: a share never admits more.
-    pub(crate) fn scaled(mut self, tokens: u64, over: u64, under: u64) -> Self {
-        let mut per_tick = u128::from(self.per_tick) * u128::from(over);
-        let mut per_token = u128::from(self.per_token) * u128::from(under);
-        let mut divisor = (per_tick, per_token);
-        while divisor.1 != 0 {
-            divisor = (divisor.1, divisor.0 % divisor.1);
-        }
-        (per_tick, per_token) = (per_tick / divisor.0.max(1), per_token / divisor.0.max(1));
-        let ceiling = Precision::Memory.ceiling();
-        let fits = |per_tick: u128, per_token: u128| {
-            let max_product = per_token.saturating_mul(2 * u128::from(tokens));
-            max_product < ceiling && per_tick < ceiling
-        };
-        while !fits(per_tick, per_token) && per_token > 1 {
-            (per_tick, per_token) = (per_tick / 2, per_token.div_ceil(2));
-        }
-        self.per_tick = u64::try_from(per_tick).unwrap_or(u64::MAX).max(1);
-        self.per_token = u64::try_from(per_token).unwrap_or(u64::MAX);
-        self.tokens = tokens;
-        self
-    }
-
-    /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
-    pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
-        let scaled = u128::from(state.level) * u128::from(share.per_token);
-        let share_level = scaled.div_ceil(u128::from(self.per_token) * u128::from(shares));
-        let max_level = 2 * share.full_level();
-        BucketState { last: state.last, level: u64::try_from(share_level).unwrap_or(max_level).min(max_level) }
     }
 }

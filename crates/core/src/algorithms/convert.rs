@@ -33,14 +33,14 @@ impl Limit {
                 CounterState::Fixed(new.adopt(window, first(window.end), guard_known, tick))
             }
             (AnyMeter::Sliding(new), AnyMeter::Sliding(was), CounterState::Sliding(window)) => {
-                CounterState::Sliding(new.adopt(first(window.index * was.width()), window, tick))
+                CounterState::Sliding(new.adopt(first(window.index * was.width), window, tick))
             }
             (AnyMeter::Strict(new), AnyMeter::Strict(was), CounterState::Strict(window)) => {
                 let newest_first = (0..).zip(window.counts);
                 let sub_windows = newest_first.map(|(age, count)| {
                     // A clock set back to the Unix epoch leaves counts from before the epoch.
                     let sub_window = window.index.saturating_sub(age);
-                    let end = sub_window.saturating_add(1).saturating_mul(was.sub_window());
+                    let end = sub_window.saturating_add(1).saturating_mul(was.sub_window);
                     (last(end - 1), count)
                 });
                 CounterState::Strict(new.adopt(sub_windows, tick))
@@ -58,11 +58,12 @@ impl Limit {
     /// A state in which `used` units have just been charged.
     pub fn with_used(&self, used: u64, now: Nanos) -> CounterState {
         let tick = ceil(self.tick, now);
+        let floor = self.tick.floor(now);
         match &self.meter {
             AnyMeter::Bucket(meter) => CounterState::Bucket(meter.with_used(tick, used)),
-            AnyMeter::Fixed(meter) => CounterState::Fixed(meter.with_used(self.tick.floor(now), used)),
-            AnyMeter::Sliding(meter) => CounterState::Sliding(meter.with_used(self.tick.floor(now), used)),
-            AnyMeter::Strict(meter) => CounterState::Strict(meter.with_used(self.tick.floor(now), used)),
+            AnyMeter::Fixed(meter) => CounterState::Fixed(meter.with_used(floor, used)),
+            AnyMeter::Sliding(meter) => CounterState::Sliding(meter.with_used(floor, used)),
+            AnyMeter::Strict(meter) => CounterState::Strict(meter.with_used(floor, used)),
             AnyMeter::Log(meter) => CounterState::Log(meter.with_used(tick, used)),
         }
     }

@@ -45,6 +45,19 @@ impl FixedWindow {
     fn add(&self, count: u32, units: u64) -> u32 {
         super::add_clamped(count, units, self.limit)
     }
+
+    /// Moves the count of another window, which ended at `old_end` in this limit's ticks, into the window that
+    /// contains `tick`. The part to carry over by this guard is known only if the edge is the same and the old guard
+    /// was no narrower; otherwise all of it is carried over, which over-counts rather than under-counts.
+    pub(crate) fn adopt(&self, old_state: &FixedState, old_end: u64, guard_known: bool, tick: u64) -> FixedState {
+        let mut state = self.with_used(tick, u64::from(old_state.count));
+        if self.guarded(state.end, tick) {
+            let known = guard_known && old_end == state.end;
+            let next = if known { old_state.next } else { old_state.count };
+            state.next = self.add(0, u64::from(next));
+        }
+        state
+    }
 }
 
 impl Meter for FixedWindow {
@@ -150,20 +163,5 @@ impl Meter for FixedWindow {
         self.advance(state, newest, u64::MAX);
         state.count = self.add(0, u64::from(state.count.max(other.count)));
         state.next = self.add(0, u64::from(state.next.max(other.next)));
-    }
-}
-
-impl FixedWindow {
-    /// Moves the count of another window, which ended at `old_end` in this limit's ticks, into the window that
-    /// contains `tick`. The part to carry over by this guard is known only if the edge is the same and the old guard
-    /// was no narrower; otherwise all of it is carried over, which over-counts rather than under-counts.
-    pub(crate) fn adopt(&self, old_state: &FixedState, old_end: u64, guard_known: bool, tick: u64) -> FixedState {
-        let mut state = self.with_used(tick, u64::from(old_state.count));
-        if self.guarded(state.end, tick) {
-            let known = guard_known && old_end == state.end;
-            let next = if known { old_state.next } else { old_state.count };
-            state.next = self.add(0, u64::from(next));
-        }
-        state
     }
 }

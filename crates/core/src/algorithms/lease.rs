@@ -48,7 +48,7 @@ pub(super) fn next_edge(meter: &AnyMeter, tick: u64) -> Option<u64> {
         }
         AnyMeter::Sliding(window) => Some((tick / window.width).saturating_add(1).saturating_mul(window.width)),
         AnyMeter::Strict(window) => {
-            Some((tick / window.sub_window()).saturating_add(1).saturating_mul(window.sub_window()))
+            Some((tick / window.sub_window).saturating_add(1).saturating_mul(window.sub_window))
         }
         // Never leased.
         AnyMeter::Log(_) => Some(tick),

@@ -59,29 +59,17 @@ pub enum CounterState {
 /// Runs one expression on the meter and the state that belongs to it.
 macro_rules! with {
     ($limit:expr, $state:expr, |$metered:ident, $inner:ident| $run:expr) => {
+        with!(@of $limit, $state, $metered, $inner, $run, Bucket Fixed Sliding Strict Log)
+    };
+    (@of $limit:expr, $state:expr, $metered:ident, $inner:ident, $run:expr, $($kind:ident)*) => {
         match (&$limit.meter, $state) {
-            (AnyMeter::Bucket(meter), CounterState::Bucket($inner)) => {
-                with!($limit, meter, $metered, $run)
-            }
-            (AnyMeter::Fixed(meter), CounterState::Fixed($inner)) => {
-                with!($limit, meter, $metered, $run)
-            }
-            (AnyMeter::Sliding(meter), CounterState::Sliding($inner)) => {
-                with!($limit, meter, $metered, $run)
-            }
-            (AnyMeter::Strict(meter), CounterState::Strict($inner)) => {
-                with!($limit, meter, $metered, $run)
-            }
-            (AnyMeter::Log(meter), CounterState::Log($inner)) => {
-                with!($limit, meter, $metered, $run)
-            }
+            $((AnyMeter::$kind(meter), CounterState::$kind($inner)) => {
+                let $metered = Metered::new(meter, $limit.tick, $limit.headroom);
+                $run
+            })*
             _ => unreachable!("a state is read only under the limit that made or adopted it"),
         }
     };
-    ($limit:expr, $meter:ident, $metered:ident, $run:expr) => {{
-        let $metered = Metered::new($meter, $limit.tick, $limit.headroom);
-        $run
-    }};
 }
 
 impl Limit {
@@ -98,32 +86,19 @@ impl Limit {
             return Err(SpecError::TooMany { max: MAX_PER_WINDOW });
         }
         let (lease_ttl, burst) = match spec.lease_ttl {
-            Some(wanted) => lease::ttl_and_burst(spec, burst, wanted).map(|(l, b)| (Some(l), b))?,
+            Some(wanted) => lease::ttl_and_burst(spec, burst, wanted).map(|(ttl, burst)| (Some(ttl), burst))?,
             None => (None, burst),
         };
-        let compiled = precision.ticks().iter().find_map(|tick| {
-            let meter = AnyMeter::compile(spec, burst, *tick, precision)?;
-            Some((*tick, meter))
-        });
-        let (tick, meter) = compiled.ok_or(SpecError::Inexact)?;
-        let limit = Limit {
-            algorithm: spec.algorithm,
-            stagger: spec.stagger,
-            tag: 0,
-            per: spec.window.length(),
-            count: spec.count,
-            lease_ttl,
-            headroom: 0,
-            meter,
-            tick,
-        };
-        Ok(limit.tagged())
+        let mut ticks = precision.ticks().iter();
+        let compiled = ticks.find_map(|tick| Some((AnyMeter::compile(spec, burst, *tick, precision)?, *tick)));
+        let (meter, tick) = compiled.ok_or(SpecError::Inexact)?;
+        let (per, count, stagger) = (spec.window.length(), spec.count, spec.stagger);
+        Ok(Limit { per, count, stagger, lease_ttl, ..Limit::from_meter(meter, tick, spec.algorithm) }.tagged())
     }
 
     /// With the tag of its parameters.
-    pub(super) fn tagged(mut self) -> Self {
-        self.tag = parameters::tag(&self.meter, self.tick, self.stagger);
-        self
+    pub(super) fn tagged(self) -> Self {
+        Limit { tag: parameters::tag(&self.parameters(), self.tick, self.stagger), ..self }
     }
 
     /// Identifies the parameters that a stored state was made with. Never zero.
@@ -196,9 +171,7 @@ impl Limit {
 
     /// The fixed window that contains `at`: its first instant, and the first instant after it.
     pub fn window_at(&self, at: Nanos) -> Option<(Nanos, Nanos)> {
-        let AnyMeter::Fixed(window) = &self.meter else {
-            return None;
-        };
+        let AnyMeter::Fixed(window) = &self.meter else { return None };
         let (start, end) = window.grid.bounds(self.tick.floor(at));
         Some((self.tick.start(start), self.tick.start(end)))
     }
@@ -242,7 +215,7 @@ impl Limit {
 
     /// Whether an admitted request may be delayed.
     pub fn is_queue(&self) -> bool {
-        matches!(&self.meter, AnyMeter::Bucket(bucket) if bucket.is_queue())
+        matches!(&self.meter, AnyMeter::Bucket(Bucket { max_delay_ticks: Some(_), .. }))
     }
 
     /// This limit for one subject: the subject's hash shifts a staggered window.
@@ -265,10 +238,8 @@ impl Limit {
     /// The same queue for a caller that waits at most `max_delay`. Other limits never delay.
     #[must_use]
     pub fn with_max_delay(mut self, max_delay: Nanos) -> Limit {
-        if let AnyMeter::Bucket(bucket) = &mut self.meter {
-            if bucket.is_queue() {
-                *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
-            }
+        if let AnyMeter::Bucket(bucket @ Bucket { max_delay_ticks: Some(_), .. }) = &mut self.meter {
+            *bucket = bucket.with_max_delay(self.tick.floor(max_delay));
         }
         self
     }

@@ -179,7 +179,11 @@ pub(crate) trait Meter {
     /// Units in use, rounded up.
     fn used(&self, state: &Self::State, tick: u64) -> u64;
     /// A state in which `used` units have just been charged.
-    fn with_used(&self, tick: u64, used: u64) -> Self::State;
+    fn with_used(&self, tick: u64, used: u64) -> Self::State {
+        let mut state = self.fresh(tick);
+        self.spend(&mut state, tick, used);
+        state
+    }
     /// Merges another state of the same subject, by maximum.
     fn merge(&self, state: &mut Self::State, other: &Self::State, tick: u64);
 }

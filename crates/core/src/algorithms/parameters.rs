@@ -91,7 +91,7 @@ impl Limit {
                 per_token: bucket.per_token,
                 per_tick: bucket.per_tick,
                 tokens: bucket.tokens,
-                max_delay: bucket.max_delay_ticks(),
+                max_delay: bucket.max_delay_ticks,
             },
             AnyMeter::Fixed(window) => match &window.grid {
                 WindowGrid::Aligned { width, phase } => {
@@ -126,44 +126,34 @@ impl Limit {
 
     /// For the fixed window that ends at tick `end`: the tick it began at, and the end of the next window.
     pub fn windows_around(&self, end: u64) -> Option<(u64, u64)> {
-        let AnyMeter::Fixed(window) = &self.meter else {
-            return None;
-        };
+        let AnyMeter::Fixed(window) = &self.meter else { return None };
         Some((window.grid.start_of(end), window.grid.end_of(end)))
     }
 
     /// The limit under which a record was made, as the record describes it. Only for conversion: a record does not
     /// contain the permitted amount.
     pub fn from_parameters(parameters: &Parameters, tick: Tick) -> Option<Limit> {
-        let (meter, algorithm) = match parameters {
-            Parameters::Bucket { per_token, per_tick, tokens, max_delay: _ } if *per_token > 0 && *per_tick > 0 => {
-                let bucket = Bucket::from_parameters(*per_token, *per_tick, *tokens);
+        let (meter, algorithm) = match *parameters {
+            Parameters::Bucket { per_token, per_tick, tokens, max_delay: _ } if per_token > 0 && per_tick > 0 => {
+                let bucket = Bucket { per_token, per_tick, tokens, max_delay_ticks: None };
                 (AnyMeter::Bucket(bucket), Algorithm::TokenBucket)
             }
-            Parameters::Fixed { limit, width, phase, guard } if *width > 0 => {
-                let (width, phase) = (*width, *phase);
+            Parameters::Fixed { limit, width, phase, guard } if width > 0 => {
                 let grid = WindowGrid::Aligned { width, phase };
-                (AnyMeter::fixed(*limit, grid, *guard), Algorithm::FixedWindow)
+                (AnyMeter::Fixed(FixedWindow { limit, grid, guard }), Algorithm::FixedWindow)
             }
-            Parameters::Calendar { limit, guard, edges } => {
-                let edges = Arc::clone(edges);
-                let grid = WindowGrid::Edges { edges, tick };
-                (AnyMeter::fixed(*limit, grid, *guard), Algorithm::FixedWindow)
+            Parameters::Calendar { limit, guard, ref edges } => {
+                let grid = WindowGrid::Edges { edges: Arc::clone(edges), tick };
+                (AnyMeter::Fixed(FixedWindow { limit, grid, guard }), Algorithm::FixedWindow)
             }
-            Parameters::Sliding { limit, width } if *width > 0 => {
-                let (limit, width) = (*limit, *width);
-                let window = SlidingWindow { limit, width };
-                (AnyMeter::Sliding(window), Algorithm::SlidingWindow)
+            Parameters::Sliding { limit, width } if width > 0 => {
+                (AnyMeter::Sliding(SlidingWindow { limit, width }), Algorithm::SlidingWindow)
             }
-            Parameters::Strict { limit, sub_window } if *sub_window > 0 => {
-                let (limit, sub_window) = (*limit, *sub_window);
-                let window = StrictWindow { limit, sub_window };
-                (AnyMeter::Strict(window), Algorithm::SlidingWindowStrict)
+            Parameters::Strict { limit, sub_window } if sub_window > 0 => {
+                (AnyMeter::Strict(StrictWindow { limit, sub_window }), Algorithm::SlidingWindowStrict)
             }
-            Parameters::Log { limit, width, grain } if *grain > 0 => {
-                let (limit, width, grain) = (*limit, *width, *grain);
-                let log = SlidingLog { limit, width, grain };
-                (AnyMeter::Log(log), Algorithm::SlidingLog)
+            Parameters::Log { limit, width, grain } if grain > 0 => {
+                (AnyMeter::Log(SlidingLog { limit, width, grain }), Algorithm::SlidingLog)
             }
             _ => return None,
         };
@@ -171,15 +161,9 @@ impl Limit {
     }
 }
 
-impl AnyMeter {
-    fn fixed(limit: u64, grid: WindowGrid, guard: u64) -> AnyMeter {
-        AnyMeter::Fixed(FixedWindow { limit, grid, guard })
-    }
-}
-
 /// The same 32 bits for the same integers in every build, never zero. `phase` counts only if the window is not
 /// staggered by subject.
-pub(super) fn tag(meter: &AnyMeter, tick: Tick, stagger: bool) -> u32 {
+pub(super) fn tag(parameters: &Parameters, tick: Tick, stagger: bool) -> u32 {
     let mut hasher = SipHasher13::new();
     let mut add = |numbers: &[u64]| {
         for number in numbers {
@@ -187,38 +171,24 @@ pub(super) fn tag(meter: &AnyMeter, tick: Tick, stagger: bool) -> u32 {
         }
     };
     add(&[tick.nanos(), u64::from(stagger)]);
-    match meter {
-        AnyMeter::Bucket(bucket) => {
-            let delay = bucket.max_delay_ticks();
-            let (queue, delay) = (u64::from(delay.is_some()), delay.unwrap_or(0));
-            let (per_token, per_tick) = (bucket.per_token, bucket.per_tick);
-            add(&[1, per_token, per_tick, bucket.tokens, queue, delay]);
+    match *parameters {
+        Parameters::Bucket { per_token, per_tick, tokens, max_delay } => {
+            add(&[1, per_token, per_tick, tokens, u64::from(max_delay.is_some()), max_delay.unwrap_or(0)]);
         }
-        AnyMeter::Fixed(window) => {
-            add(&[2, window.limit, window.guard]);
-            match &window.grid {
-                WindowGrid::Aligned { width, phase } => {
-                    add(&[1, *width, if stagger { 0 } else { *phase }]);
-                }
-                WindowGrid::Edges { edges, .. } => {
-                    // Of a long list only the ends and the middle. Calendars that agree there differ in at most a few
-                    // windows, and confusing them moves at most the end of the present window.
-                    let count = edges.len();
-                    let some = [0, count / 2, count.saturating_sub(1)];
-                    let [a, b, c] = some.map(|at| edges.get(at).map_or(0, |edge| edge.get()));
-                    add(&[2, count as u64, a, b, c]);
-                }
-            }
+        Parameters::Fixed { limit, width, phase, guard } => {
+            add(&[2, limit, guard, 1, width, if stagger { 0 } else { phase }]);
         }
-        AnyMeter::Sliding(window) => {
-            add(&[3, window.limit, window.width]);
+        Parameters::Calendar { limit, guard, ref edges } => {
+            // Of a long list only the ends and the middle. Calendars that agree there differ in at most a few
+            // windows, and confusing them moves at most the end of the present window.
+            let count = edges.len();
+            let some = [0, count / 2, count.saturating_sub(1)];
+            let [a, b, c] = some.map(|at| edges.get(at).map_or(0, |edge| edge.get()));
+            add(&[2, limit, guard, 2, count as u64, a, b, c]);
         }
-        AnyMeter::Strict(window) => {
-            add(&[4, window.limit, window.sub_window]);
-        }
-        AnyMeter::Log(log) => {
-            add(&[5, log.limit, log.width, log.grain]);
-        }
+        Parameters::Sliding { limit, width } => add(&[3, limit, width]),
+        Parameters::Strict { limit, sub_window } => add(&[4, limit, sub_window]),
+        Parameters::Log { limit, width, grain } => add(&[5, limit, width, grain]),
     }
     (hasher.finish() as u32).max(1)
 }

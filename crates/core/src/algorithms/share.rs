@@ -7,6 +7,9 @@
 
 use super::limit::AnyMeter;
 use super::{CounterState, FixedState, Limit, LogEntry, LogState, SlidingState, StrictState};
+use super::{
+    fixed_window::FixedWindow, sliding_log::SlidingLog, sliding_window::SlidingWindow, strict_window::StrictWindow,
+};
 use crate::units::Nanos;
 
 /// How a limit is divided among nodes that cannot count together.
@@ -41,12 +44,8 @@ impl Division {
 
     /// The units of `capacity` that this node holds.
     pub fn node_units(&self, capacity: u64) -> u64 {
-        let (total, nodes) = (self.total(capacity), self.nodes());
-        let (each, left) = (total / nodes, total % nodes);
-        match self.rank {
-            Some(rank) => each + u64::from(u64::from(rank) < left),
-            None => each.max(1),
-        }
+        let units = self.divide(self.total(capacity));
+        if self.rank.is_some() { units } else { units.max(1) }
     }
 
     /// The number of nodes that share the rate.
@@ -74,20 +73,16 @@ impl Limit {
         share.count = units;
         share.meter = match &self.meter {
             AnyMeter::Bucket(bucket) => {
-                let (over, under) =
-                    (u64::from(division.percent.min(100)), 100 * division.sharing_nodes(self.full_capacity()));
+                let over = u64::from(division.percent.min(100));
+                let under = 100 * division.sharing_nodes(self.full_capacity());
                 share.count = self.count;
                 share.per = slowed_period(self.per, over, under);
                 AnyMeter::Bucket(bucket.scaled(units, over, under))
             }
-            AnyMeter::Fixed(window) => {
-                let mut window = window.clone();
-                window.limit = units;
-                AnyMeter::Fixed(window)
-            }
-            AnyMeter::Sliding(window) => AnyMeter::Sliding(window.with_limit(units)),
-            AnyMeter::Strict(window) => AnyMeter::Strict(window.with_limit(units)),
-            AnyMeter::Log(log) => AnyMeter::Log(log.with_limit(units)),
+            AnyMeter::Fixed(window) => AnyMeter::Fixed(FixedWindow { limit: units, ..window.clone() }),
+            AnyMeter::Sliding(window) => AnyMeter::Sliding(SlidingWindow { limit: units, ..*window }),
+            AnyMeter::Strict(window) => AnyMeter::Strict(StrictWindow { limit: units, ..*window }),
+            AnyMeter::Log(log) => AnyMeter::Log(SlidingLog { limit: units, ..*log }),
         };
         Some(share.tagged())
     }
@@ -97,6 +92,7 @@ impl Limit {
     pub fn split(&self, state: &CounterState, share: &Limit, parts: u32) -> CounterState {
         let parts = parts.max(1);
         let part = |units: u32| units.div_ceil(parts);
+        let mut splitter = CumulativeSplit { parts: u64::from(parts), total: 0, assigned: 0 };
         match (&self.meter, &share.meter, state) {
             (AnyMeter::Bucket(bucket), AnyMeter::Bucket(own), CounterState::Bucket(level)) => {
                 CounterState::Bucket(bucket.split(level, own, u64::from(parts)))
@@ -104,23 +100,16 @@ impl Limit {
             (_, _, CounterState::Fixed(window)) => {
                 CounterState::Fixed(FixedState { end: window.end, count: part(window.count), next: part(window.next) })
             }
-            (_, _, CounterState::Sliding(window)) => {
-                let mut splitter = CumulativeSplit::new(parts);
-                CounterState::Sliding(SlidingState {
-                    index: window.index,
-                    current: splitter.next(window.current),
-                    previous: splitter.next(window.previous),
-                })
-            }
+            (_, _, CounterState::Sliding(window)) => CounterState::Sliding(SlidingState {
+                index: window.index,
+                current: splitter.next(window.current),
+                previous: splitter.next(window.previous),
+            }),
             (_, _, CounterState::Strict(window)) => {
-                let mut splitter = CumulativeSplit::new(parts);
-                CounterState::Strict(StrictState {
-                    index: window.index,
-                    counts: window.counts.map(|count| splitter.next(count)),
-                })
+                let counts = window.counts.map(|count| splitter.next(count));
+                CounterState::Strict(StrictState { index: window.index, counts })
             }
             (_, _, CounterState::Log(log)) => {
-                let mut splitter = CumulativeSplit::new(parts);
                 let mut entries: Vec<LogEntry> = log.entries().collect();
                 for entry in entries.iter_mut().rev() {
                     entry.units = splitter.next(entry.units);
@@ -143,10 +132,6 @@ struct CumulativeSplit {
 }
 
 impl CumulativeSplit {
-    fn new(parts: u32) -> Self {
-        CumulativeSplit { parts: u64::from(parts), total: 0, assigned: 0 }
-    }
-
     fn next(&mut self, count: u32) -> u32 {
         self.total += u64::from(count);
         let assigned = self.total.div_ceil(self.parts);
@@ -212,9 +197,7 @@ mod tests {
                 let limit = limit(algorithm, count);
                 let mut admitted = 0;
                 for rank in 0..nodes {
-                    let Some(share) = limit.share(division(nodes, Some(rank))) else {
-                        continue;
-                    };
+                    let Some(share) = limit.share(division(nodes, Some(rank))) else { continue };
                     let mut state = share.fresh(Nanos::ZERO);
                     for tenth in 0..6_000 {
                         let now = Nanos::from_millis(tenth * 100);

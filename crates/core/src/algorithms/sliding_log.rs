@@ -78,12 +78,7 @@ impl LogState {
     /// Makes room: counts the oldest entry with the one after it, which is a little too long. Only debt and merging
     /// ever need it: an admission always finds room.
     fn fold_oldest(&mut self) {
-        let Some(oldest) = self.entries.pop_front() else {
-            return;
-        };
-        let Some(next) = self.entries.front_mut() else {
-            return;
-        };
+        let (Some(oldest), Some(next)) = (self.entries.pop_front(), self.entries.front_mut()) else { return };
         let sum = next.units.saturating_add(oldest.units);
         self.sum -= u64::from(next.units) + u64::from(oldest.units) - u64::from(sum);
         next.units = sum;
@@ -104,6 +99,28 @@ impl SlidingLog {
 
     fn stamp(&self, tick: u64) -> u64 {
         tick.div_ceil(self.grain).saturating_mul(self.grain)
+    }
+
+    /// Converts entries of another log, with stamps already in this limit's ticks.
+    pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
+        let rounded = entries.map(|entry| LogEntry { stamp: self.stamp(entry.stamp), ..entry });
+        self.clamped(LogState::from_entries(rounded.collect()))
+    }
+
+    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
+    /// all had been kept until then.
+    fn clamped(&self, mut state: LogState) -> LogState {
+        while state.sum > 2 * self.limit {
+            let over = state.sum - 2 * self.limit;
+            let Some(oldest) = state.entries.front_mut() else { break };
+            let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
+            oldest.units -= cut;
+            state.sum -= u64::from(cut);
+            if oldest.units == 0 {
+                state.entries.pop_front();
+            }
+        }
+        state
     }
 }
 
@@ -196,16 +213,9 @@ impl Meter for SlidingLog {
         state.sum
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> LogState {
-        let mut state = LogState::default();
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut LogState, other: &LogState, _tick: u64) {
         let mut other = other.clone();
-        let newest = state.newest().max(other.newest()).unwrap_or(0);
-        let seen = newest.saturating_sub(self.grain - 1);
+        let seen = state.newest().max(other.newest()).unwrap_or(0).saturating_sub(self.grain - 1);
         self.advance(&mut other, seen, u64::MAX);
         self.advance(state, seen, u64::MAX);
         // A full log has folded the entries older than its oldest, and denies for as long as they last. If they were
@@ -223,38 +233,5 @@ impl Meter for SlidingLog {
         }
         union.retain(|entry| entry.stamp >= since);
         *state = self.clamped(LogState::from_entries(union));
-    }
-}
-
-impl SlidingLog {
-    /// Converts entries of another log, with stamps already in this limit's ticks.
-    pub(crate) fn adopt(&self, entries: impl Iterator<Item = LogEntry>) -> LogState {
-        let rounded = entries.map(|entry| LogEntry { stamp: self.stamp(entry.stamp), ..entry });
-        self.clamped(LogState::from_entries(rounded.collect()))
-    }
-
-    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
-    /// all had been kept until then.
-    fn clamped(&self, mut state: LogState) -> LogState {
-        while state.sum > 2 * self.limit {
-            let over = state.sum - 2 * self.limit;
-            let Some(oldest) = state.entries.front_mut() else {
-                break;
-            };
-            let cut = oldest.units.min(u32::try_from(over).unwrap_or(u32::MAX));
-            oldest.units -= cut;
-            state.sum -= u64::from(cut);
-            if oldest.units == 0 {
-                state.entries.pop_front();
-            }
-        }
-        state
-    }
-}
-
-impl SlidingLog {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        SlidingLog { limit, ..self }
     }
 }

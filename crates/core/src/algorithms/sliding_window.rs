@@ -47,6 +47,20 @@ impl SlidingWindow {
     fn add(&self, count: u32, units: u64) -> u32 {
         super::add_clamped(count, units, self.limit)
     }
+
+    /// Converts counts of another width, both in this limit's ticks: each goes to the latest window it overlaps, which
+    /// over-counts rather than under-counts.
+    pub(crate) fn adopt(&self, old_start: u64, old_state: &SlidingState, tick: u64) -> SlidingState {
+        let mut state = self.fresh(tick);
+        let start = state.index * self.width;
+        state.current = self.add(0, u64::from(old_state.current));
+        if old_start > start {
+            state.current = self.add(state.current, u64::from(old_state.previous));
+        } else if old_start.saturating_add(self.width) > start {
+            state.previous = self.add(0, u64::from(old_state.previous));
+        }
+        state
+    }
 }
 
 impl Meter for SlidingWindow {
@@ -134,11 +148,6 @@ impl Meter for SlidingWindow {
         u64::from(state.current) + self.weighted_previous(state, tick).div_ceil(self.width)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> SlidingState {
-        let fresh = self.fresh(tick);
-        SlidingState { current: self.add(0, used), ..fresh }
-    }
-
     fn merge(&self, state: &mut SlidingState, other: &SlidingState, _tick: u64) {
         let newest = state.index.max(other.index) * self.width;
         let mut other = *other;
@@ -146,32 +155,5 @@ impl Meter for SlidingWindow {
         self.advance(state, newest, u64::MAX);
         state.current = self.add(0, u64::from(state.current.max(other.current)));
         state.previous = self.add(0, u64::from(state.previous.max(other.previous)));
-    }
-}
-
-impl SlidingWindow {
-    /// Converts counts of another width, both in this limit's ticks: each goes to the latest window it overlaps, which
-    /// over-counts rather than under-counts.
-    pub(crate) fn adopt(&self, old_start: u64, old_state: &SlidingState, tick: u64) -> SlidingState {
-        let mut state = self.fresh(tick);
-        let start = state.index * self.width;
-        state.current = self.add(0, u64::from(old_state.current));
-        if old_start > start {
-            state.current = self.add(state.current, u64::from(old_state.previous));
-        } else if old_start.saturating_add(self.width) > start {
-            state.previous = self.add(0, u64::from(old_state.previous));
-        }
-        state
-    }
-
-    pub(crate) fn width(&self) -> u64 {
-        self.width
-    }
-}
-
-impl SlidingWindow {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        SlidingWindow { limit, ..self }
     }
 }

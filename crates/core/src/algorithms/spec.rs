@@ -5,50 +5,28 @@ use std::sync::Arc;
 
 use crate::units::{Nanos, Tick};
 
-/// How requests are counted against a rate.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Algorithm {
-    /// One count per aligned window.
-    FixedWindow,
-    /// Every admission remembered for one window.
-    SlidingLog,
-    /// Two counts, the older one weighted.
-    SlidingWindow,
-    /// Eleven counts, never over the limit in any window.
-    SlidingWindowStrict,
-    /// Tokens that refill up to a burst.
-    TokenBucket,
-    /// The same arithmetic, described as water in a bucket.
-    LeakyBucket,
-    /// A queue that releases at a constant rate.
-    LeakyQueue,
+crate::named_enum! {
+    /// How requests are counted against a rate.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    pub enum Algorithm {
+        /// One count per aligned window.
+        FixedWindow = "fixed-window",
+        /// Every admission remembered for one window.
+        SlidingLog = "sliding-log",
+        /// Two counts, the older one weighted.
+        SlidingWindow = "sliding-window",
+        /// Eleven counts, never over the limit in any window.
+        SlidingWindowStrict = "sliding-window-strict",
+        /// Tokens that refill up to a burst.
+        TokenBucket = "token-bucket",
+        /// The same arithmetic, described as water in a bucket.
+        LeakyBucket = "leaky-bucket",
+        /// A queue that releases at a constant rate.
+        LeakyQueue = "leaky-queue",
+    }
 }
 
 impl Algorithm {
-    /// Every algorithm, in the order of the documentation.
-    pub const ALL: [Algorithm; 7] = [
-        Algorithm::FixedWindow,
-        Algorithm::SlidingLog,
-        Algorithm::SlidingWindow,
-        Algorithm::SlidingWindowStrict,
-        Algorithm::TokenBucket,
-        Algorithm::LeakyBucket,
-        Algorithm::LeakyQueue,
-    ];
-
-    /// The name in a rules file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Algorithm::FixedWindow => "fixed-window",
-            Algorithm::SlidingLog => "sliding-log",
-            Algorithm::SlidingWindow => "sliding-window",
-            Algorithm::SlidingWindowStrict => "sliding-window-strict",
-            Algorithm::TokenBucket => "token-bucket",
-            Algorithm::LeakyBucket => "leaky-bucket",
-            Algorithm::LeakyQueue => "leaky-queue",
-        }
-    }
-
     /// The algorithm with this name in a rules file.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|known| known.name() == name)

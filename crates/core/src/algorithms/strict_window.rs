@@ -49,8 +49,29 @@ impl StrictWindow {
         super::add_clamped(count, units, self.limit)
     }
 
-    pub(crate) fn sub_window(&self) -> u64 {
-        self.sub_window
+    /// Converts counts of other sub-windows, each `(last tick of the sub-window, units)` in this limit's ticks: each
+    /// goes to the latest sub-window it overlaps.
+    pub(crate) fn adopt(&self, sub_windows: impl Iterator<Item = (u64, u32)>, tick: u64) -> StrictState {
+        let mut state = self.fresh(tick);
+        for (last, units) in sub_windows {
+            let age = state.index.saturating_sub(last / self.sub_window);
+            let age = usize::try_from(age).unwrap_or(TRACKED_SUB_WINDOWS);
+            if let Some(count) = state.counts.get_mut(age) {
+                *count = self.add(*count, u64::from(units));
+            }
+        }
+        self.clamp_debt(&mut state);
+        state
+    }
+
+    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
+    /// all had been kept until then.
+    fn clamp_debt(&self, state: &mut StrictState) {
+        let mut room = u32::try_from(2 * self.limit).unwrap_or(u32::MAX);
+        for count in &mut state.counts {
+            *count = room.min(*count);
+            room -= *count;
+        }
     }
 }
 
@@ -137,12 +158,6 @@ impl Meter for StrictWindow {
         self.sum(&state.counts)
     }
 
-    fn with_used(&self, tick: u64, used: u64) -> StrictState {
-        let mut state = self.fresh(tick);
-        self.spend(&mut state, tick, used);
-        state
-    }
-
     fn merge(&self, state: &mut StrictState, other: &StrictState, _tick: u64) {
         let newest = state.index.max(other.index) * self.sub_window;
         let mut other = *other;
@@ -152,39 +167,5 @@ impl Meter for StrictWindow {
             *mine = theirs.max(*mine);
         }
         self.clamp_debt(state);
-    }
-}
-
-impl StrictWindow {
-    /// Converts counts of other sub-windows, each `(last tick of the sub-window, units)` in this limit's ticks: each
-    /// goes to the latest sub-window it overlaps.
-    pub(crate) fn adopt(&self, sub_windows: impl Iterator<Item = (u64, u32)>, tick: u64) -> StrictState {
-        let mut state = self.fresh(tick);
-        for (last, units) in sub_windows {
-            let age = state.index.saturating_sub(last / self.sub_window);
-            let age = usize::try_from(age).unwrap_or(TRACKED_SUB_WINDOWS);
-            if let Some(count) = state.counts.get_mut(age) {
-                *count = self.add(*count, u64::from(units));
-            }
-        }
-        self.clamp_debt(&mut state);
-        state
-    }
-
-    /// Keeps at most twice the limit. The newest units stay, so at any later time the units left are the same as if
-    /// all had been kept until then.
-    fn clamp_debt(&self, state: &mut StrictState) {
-        let mut room = u32::try_from(2 * self.limit).unwrap_or(u32::MAX);
-        for count in &mut state.counts {
-            *count = room.min(*count);
-            room -= *count;
-        }
-    }
-}
-
-impl StrictWindow {
-    /// The same window with another limit.
-    pub(crate) fn with_limit(self, limit: u64) -> Self {
-        StrictWindow { limit, ..self }
     }
 }

@@ -5,81 +5,41 @@ use std::sync::Arc;
 
 use super::StoreError;
 
-/// The kind of a store failure. Its name is stable and fit for a metric label.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum FailureKind {
-    /// The connection is refused, closed or reset.
-    Refused,
-    /// Requests are in flight and no reply of any kind arrives.
-    Silent,
-    /// A reply did not arrive before the client library stopped waiting for it.
-    Timeout,
-    /// The user or the password is wrong or missing.
-    Auth,
-    /// The user lacks a permission.
-    Permission,
-    /// The server does not write because it cannot save its data.
-    Misconf,
-    /// The server is a replica.
-    Readonly,
-    /// The server has no memory left.
-    Oom,
-    /// The server is reading its data.
-    Loading,
-    /// The cluster is incomplete.
-    Clusterdown,
-    /// TLS could not be agreed on.
-    Tls,
-    /// The host name has no address.
-    Dns,
-    /// The reply is not one that the protocol allows.
-    Protocol,
-    /// A record of the store cannot be used: another program or a newer version wrote it, or it is damaged. The
-    /// store itself serves.
-    Record,
-    /// Anything else.
-    Other,
-}
-
-impl FailureKind {
-    /// Every kind.
-    pub const ALL: [FailureKind; 15] = [
-        FailureKind::Refused,
-        FailureKind::Silent,
-        FailureKind::Timeout,
-        FailureKind::Auth,
-        FailureKind::Permission,
-        FailureKind::Misconf,
-        FailureKind::Readonly,
-        FailureKind::Oom,
-        FailureKind::Loading,
-        FailureKind::Clusterdown,
-        FailureKind::Tls,
-        FailureKind::Dns,
-        FailureKind::Protocol,
-        FailureKind::Record,
-        FailureKind::Other,
-    ];
-
-    /// The name in metrics and on the wire.
-    pub const fn name(self) -> &'static str {
-        match self {
-            FailureKind::Refused => "refused",
-            FailureKind::Silent => "silent",
-            FailureKind::Timeout => "timeout",
-            FailureKind::Auth => "auth",
-            FailureKind::Permission => "permission",
-            FailureKind::Misconf => "misconf",
-            FailureKind::Readonly => "readonly",
-            FailureKind::Oom => "oom",
-            FailureKind::Loading => "loading",
-            FailureKind::Clusterdown => "clusterdown",
-            FailureKind::Tls => "tls",
-            FailureKind::Dns => "dns",
-            FailureKind::Protocol => "protocol",
-            FailureKind::Record => "record",
-            FailureKind::Other => "other",
-        }
+crate::named_enum! {
+    /// The kind of a store failure. Its name is stable and fit for a metric label.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum FailureKind {
+        /// The connection is refused, closed or reset.
+        Refused = "refused",
+        /// Requests are in flight and no reply of any kind arrives.
+        Silent = "silent",
+        /// A reply did not arrive before the client library stopped waiting for it.
+        Timeout = "timeout",
+        /// The user or the password is wrong or missing.
+        Auth = "auth",
+        /// The user lacks a permission.
+        Permission = "permission",
+        /// The server does not write because it cannot save its data.
+        Misconf = "misconf",
+        /// The server is a replica.
+        Readonly = "readonly",
+        /// The server has no memory left.
+        Oom = "oom",
+        /// The server is reading its data.
+        Loading = "loading",
+        /// The cluster is incomplete.
+        Clusterdown = "clusterdown",
+        /// TLS could not be agreed on.
+        Tls = "tls",
+        /// The host name has no address.
+        Dns = "dns",
+        /// The reply is not one that the protocol allows.
+        Protocol = "protocol",
+        /// A record of the store cannot be used: another program or a newer version wrote it, or it is damaged. The
+        /// store itself serves.
+        Record = "record",
+        /// Anything else.
+        Other = "other",
     }
 }
 

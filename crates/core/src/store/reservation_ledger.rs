@@ -195,12 +195,8 @@ impl ReservationLedger {
     }
 
     fn remove(&mut self, counter: u128, id: u128) {
-        let Some(own) = self.counters.get_mut(&counter) else {
-            return;
-        };
-        let Some(entry) = own.entries.remove(&id) else {
-            return;
-        };
+        let Some(own) = self.counters.get_mut(&counter) else { return };
+        let Some(entry) = own.entries.remove(&id) else { return };
         own.open.remove(&(entry.expires_at(), id));
         if own.entries.is_empty() {
             self.counters.remove(&counter);
@@ -214,16 +210,10 @@ impl ReservationLedger {
     pub fn take_expired(&mut self, charge: &Charge<'_>, now: Nanos) -> Vec<ExpiredReservation> {
         let (counter, mut expired) = (charge.counter(), Vec::new());
         for _ in 0..MAX_REFUNDED {
-            let Some(own) = self.counters.get_mut(&counter) else {
-                break;
-            };
-            let Some((_, id)) = own.open.first().copied().filter(|(end, _)| *end <= now) else {
-                break;
-            };
+            let Some(own) = self.counters.get_mut(&counter) else { break };
+            let Some((_, id)) = own.open.first().copied().filter(|(end, _)| *end <= now) else { break };
             own.open.pop_first();
-            let Some(entry) = own.entries.get_mut(&id) else {
-                continue;
-            };
+            let Some(entry) = own.entries.get_mut(&id) else { continue };
             entry.refunded = true;
             let LedgerEntry { tag, reserved, charged_at, .. } = *entry;
             if tag == charge.limit.tag() {
@@ -239,15 +229,12 @@ impl ReservationLedger {
     /// Removes the recorded state of each charge of a settlement and returns it. After a settlement with unknown use
     /// the entry stays, marked as refunded.
     pub fn close(&mut self, settle: &Settle<'_>) -> Vec<ReservationState> {
-        let charges = settle.set.charges.iter();
-        charges.map(|charge| self.close_one(settle, charge)).collect()
+        settle.set.charges.iter().map(|charge| self.close_one(settle, charge)).collect()
     }
 
     fn close_one(&mut self, settle: &Settle<'_>, charge: &Charge<'_>) -> ReservationState {
         let (counter, id) = (charge.counter(), settle.id);
-        let Some(own) = self.counters.get_mut(&counter) else {
-            return ReservationState::Unknown;
-        };
+        let Some(own) = self.counters.get_mut(&counter) else { return ReservationState::Unknown };
         let found = own.entries.get_mut(&id);
         let Some(entry) = found.filter(|entry| entry.matches(settle, charge)) else {
             return ReservationState::Unknown;

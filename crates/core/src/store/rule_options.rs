@@ -6,86 +6,67 @@
 use crate::algorithms::Precision;
 use crate::units::Nanos;
 
-/// What decides when the store fails.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum OnStoreFailure {
-    /// This node's share of the limit.
-    #[default]
-    Local,
-    /// The full limit on each node.
-    Allow,
-    /// Deny.
-    Deny,
+crate::named_enum! {
+    /// What decides when the store fails.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum OnStoreFailure {
+        /// This node's share of the limit.
+        #[default]
+        Local = "local",
+        /// The full limit on each node.
+        Allow = "allow",
+        /// Deny.
+        Deny = "deny",
+    }
 }
 
-/// What decides when the store is healthy and its reply is late.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum OnStoreLate {
-    /// The newest known state, and this node's share of the units it leaves.
-    #[default]
-    Local,
-    /// Deny, unless units that the store already counts cover the cost.
-    Deny,
+crate::named_enum! {
+    /// What decides when the store is healthy and its reply is late.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum OnStoreLate {
+        /// The newest known state, and this node's share of the units it leaves.
+        #[default]
+        Local = "local",
+        /// Deny, unless units that the store already counts cover the cost.
+        Deny = "deny",
+    }
 }
 
-/// The failure that a count must survive before its decision is returned.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Durability {
-    /// None: the decision is returned at once.
-    #[default]
-    None,
-    /// The loss of the server with the count: a replica has it too.
-    Replica,
-    /// The loss of both servers' memories: the count is on the disks of the server and of a replica.
-    ReplicaAof,
-    /// A crash of this process or machine: the count is on the local disk.
-    Disk,
+crate::named_enum! {
+    /// The failure that a count must survive before its decision is returned.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum Durability {
+        /// None: the decision is returned at once.
+        #[default]
+        None = "none",
+        /// The loss of the server with the count: a replica has it too.
+        Replica = "replica",
+        /// The loss of both servers' memories: the count is on the disks of the server and of a replica.
+        ReplicaAof = "replica+aof",
+        /// A crash of this process or machine: the count is on the local disk.
+        Disk = "disk",
+    }
 }
 
 impl Durability {
-    /// Every level, least first.
-    pub const ALL: [Durability; 4] = [Durability::None, Durability::Replica, Durability::ReplicaAof, Durability::Disk];
-
-    /// The name in a rules file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Durability::None => "none",
-            Durability::Replica => "replica",
-            Durability::ReplicaAof => "replica+aof",
-            Durability::Disk => "disk",
-        }
-    }
-
     /// Whether a decision must wait until its count is durable.
     pub const fn is_required(self) -> bool {
         !matches!(self, Durability::None)
     }
 }
 
-/// How a node counts the requests it admits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Counting {
-    /// Each request is charged to the authoritative counter before it is admitted.
-    #[default]
-    Exact,
-    /// From leased units: never over the limit, and no round trip under heavy traffic.
-    Leased,
-    /// By the last synced counts of the other nodes, which receive the counts of this node a moment later: over
-    /// the limit by a documented bound.
-    Lenient,
-}
-
-impl Counting {
-    /// Every mode, in the order of the documentation.
-    pub const ALL: [Counting; 3] = [Counting::Exact, Counting::Leased, Counting::Lenient];
-
-    /// The name in a rules file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Counting::Exact => "exact",
-            Counting::Leased => "leased",
-            Counting::Lenient => "lenient",
-        }
+crate::named_enum! {
+    /// How a node counts the requests it admits.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub enum Counting {
+        /// Each request is charged to the authoritative counter before it is admitted.
+        #[default]
+        Exact = "exact",
+        /// From leased units: never over the limit, and no round trip under heavy traffic.
+        Leased = "leased",
+        /// By the last synced counts of the other nodes, which receive the counts of this node a moment later: over
+        /// the limit by a documented bound.
+        Lenient = "lenient",
     }
 }
 

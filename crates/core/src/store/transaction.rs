@@ -117,8 +117,7 @@ impl<'c, P> ChargeTransaction<'c, P> {
 
     /// A copy of the counter of a charge, under the limit of the charge and advanced to now.
     pub fn state_of(&self, charge: usize) -> (CounterState, Moment) {
-        let counter = self.counter(charge);
-        counter.state_under(&self.limit_of(charge), self.now)
+        self.counter(charge).state_under(&self.limit_of(charge), self.now)
     }
 
     /// The limit of a charge, as its counter applies it.

@@ -98,8 +98,7 @@ fn soft_delay(rules: &RuleSet, plan: &ChargePlan<'_>, outcome: &Outcome, charged
     if !rules.has_soft_limits() || outcome.source == Source::Fallback {
         return Nanos::ZERO;
     }
-    let charges = plan.set.charges.iter().zip(&plan.origins);
-    let delays = charges.zip(&outcome.readings);
+    let delays = plan.set.charges.iter().zip(&plan.origins).zip(&outcome.readings);
     let delays = delays.filter_map(|((charge, origin), reading)| {
         let soft = rules.rules()[origin.rule as usize].soft()?;
         let remaining = match charged_as {
@@ -128,10 +127,7 @@ fn admitted(reports: &[LimitReport], soft_delay: Nanos) -> DecisionKind {
 /// When a retry may pass. All enforced limits must pass, each from its own moment on: the latest of them. Of the
 /// quotas one is enough: the earliest.
 fn retry(reports: &[LimitReport]) -> Retry {
-    let of = |role| {
-        let reports = reports.iter().filter(move |report| report.role == role);
-        reports.filter_map(retry_of)
-    };
+    let of = |role| reports.iter().filter(move |report| report.role == role).filter_map(retry_of);
     let (enforced, quota) = (of(Role::Enforce).max(), of(Role::Quota).min());
     enforced.max(quota).unwrap_or(Retry::After(Nanos::ZERO))
 }
@@ -165,6 +161,5 @@ pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> 
 }
 
 fn enforced(reports: &[LimitReport]) -> impl Iterator<Item = (usize, &LimitReport)> {
-    let all = reports.iter().enumerate();
-    all.filter(|(_, report)| report.role != Role::Shadow)
+    reports.iter().enumerate().filter(|(_, report)| report.role != Role::Shadow)
 }

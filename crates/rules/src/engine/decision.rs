@@ -153,8 +153,7 @@ impl Decision {
     /// The id of this decision's charge. `new_id` draws it at the first call; later calls return the same, so that all
     /// receipts of one charge have one id. `None` if nothing was charged.
     pub fn charge_id(&self, new_id: impl FnOnce() -> u128) -> Option<u128> {
-        let id = self.charge_id.as_ref()?;
-        Some(*id.get_or_init(new_id))
+        Some(*self.charge_id.as_ref()?.get_or_init(new_id))
     }
 
     /// The rules that decided.
@@ -169,8 +168,7 @@ impl Decision {
 
     /// The limit that decided, or that is nearest to a denial.
     pub fn binding(&self) -> Option<LimitView<'_>> {
-        let report = self.reports.get(self.binding?)?;
-        Some(self.view(report))
+        Some(self.view(self.reports.get(self.binding?)?))
     }
 
     /// The enforced limits, the binding one first: the limits that a client may see.
@@ -209,8 +207,7 @@ impl Decision {
 
     /// The limits in shadow mode.
     pub fn shadows(&self) -> impl Iterator<Item = LimitView<'_>> {
-        let shadows = self.reports.iter().filter(|report| report.role == Role::Shadow);
-        shadows.map(|report| self.view(report))
+        self.reports.iter().filter(|report| report.role == Role::Shadow).map(|report| self.view(report))
     }
 
     fn view(&self, report: &LimitReport) -> LimitView<'_> {

@@ -5,17 +5,13 @@
 //! [`DescriptorDecision`] sequences the calls and interprets the replies. [`concurrency_limits`] finds the concurrency
 //! limits of a request.
 
-mod concurrency_limits;
 mod decide;
 mod decision;
-mod descriptor_response;
 mod envoy;
 mod plan;
 mod subject;
 
-pub use concurrency_limits::{ConcurrencyLimit, concurrency_limits};
 pub use decide::{ChargedAs, decide, decide_listed};
 pub use decision::{Decision, DecisionKind, LimitView};
-pub use descriptor_response::DescriptorResponse;
-pub use envoy::{DescriptorDecision, StoreCall};
-pub use plan::{ChargePlan, EnforceMode, Origin, plan, plan_charges};
+pub use envoy::{DescriptorDecision, DescriptorResponse, StoreCall};
+pub use plan::{ChargePlan, ConcurrencyLimit, EnforceMode, Origin, concurrency_limits, plan, plan_charges};

@@ -1,14 +1,14 @@
-//! The charges of a request, before any store call.
+//! The charges of a request and the concurrency limits that it must pass, before any store call.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
 use super::subject;
-use crate::language::{ListDecision, Mode, Purpose, RateClass, Rule, RuleSet, subject_text};
+use crate::language::{Concurrency, ListDecision, Mode, Purpose, RateClass, Rule, RuleSet, subject_text};
 use crate::request::{Priority, Request};
 use tidegate_core::store::{Charge, ChargeSet, Role};
-use tidegate_core::subject::FingerprintKey;
+use tidegate_core::subject::{Fingerprint, FingerprintKey};
 use tidegate_core::units::Nanos;
 
 /// Whether rules enforce or run in shadow mode.
@@ -108,12 +108,8 @@ pub fn plan_charges<'r>(
     plan.set.max_wait = request.max_wait;
     for position in rules.applicable_rules(request, purpose) {
         let rule = &rules.rules()[position as usize];
-        let Some(cost) = request.cost_in(rule.unit()) else {
-            continue;
-        };
-        let Some(subject) = subject::identify(rule, request, key) else {
-            continue;
-        };
+        let Some(cost) = request.cost_in(rule.unit()) else { continue };
+        let Some(subject) = subject::identify(rule, request, key) else { continue };
         let class = class_for(rule, request);
         let rates = rule.rates(class);
         if rates.limits().is_empty() {
@@ -151,9 +147,45 @@ fn class_for(rule: &Rule, request: &Request<'_>) -> RateClass {
     rule.rate_class(tier, own.as_deref().unwrap_or_default())
 }
 
-pub(super) fn role_of(rule: &Rule, enforce_mode: EnforceMode) -> Role {
+fn role_of(rule: &Rule, enforce_mode: EnforceMode) -> Role {
     match (enforce_mode, rule.mode()) {
         (EnforceMode::AllShadow, _) | (_, Mode::Shadow) => Role::Shadow,
         (EnforceMode::AsWritten, _) => Role::Enforce,
     }
+}
+
+/// A concurrency limit that a request must pass.
+#[derive(Clone, Copy, Debug)]
+pub struct ConcurrencyLimit<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// The subject whose requests are counted together.
+    pub subject: Fingerprint,
+    /// The maximum number of permits in use.
+    pub max: Concurrency,
+    /// What a denial means.
+    pub role: Role,
+}
+
+/// Every concurrency limit that applies, in the order in which permits are acquired: those that this node decides
+/// alone, then from narrow to wide, so that a denial touches nothing wider.
+pub fn concurrency_limits<'r>(
+    rules: &'r RuleSet,
+    enforce_mode: EnforceMode,
+    key: &FingerprintKey,
+    request: &Request<'_>,
+) -> SmallVec<[ConcurrencyLimit<'r>; 2]> {
+    let mut limits: SmallVec<[ConcurrencyLimit<'r>; 2]> = SmallVec::new();
+    for position in rules.applicable_rules(request, Purpose::Acquire) {
+        let rule = &rules.rules()[position as usize];
+        let Some(max) = rule.concurrent() else { continue };
+        let Some(subject) = subject::identify(rule, request, key) else { continue };
+        limits.push(ConcurrencyLimit { rule, subject, max, role: role_of(rule, enforce_mode) });
+    }
+    let is_shared = |limit: &ConcurrencyLimit<'_>| limit.max != Concurrency::Adaptive;
+    limits.sort_by_key(|limit| {
+        let breadth = u8::MAX - limit.rule.options().specificity;
+        (is_shared(limit), breadth)
+    });
+    limits
 }

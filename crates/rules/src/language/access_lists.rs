@@ -5,6 +5,7 @@ use std::fmt;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::diagnostics::{SourceLocation, quoted};
 use super::fields::{MappingFields, Reporter, mapping_fields};
@@ -33,6 +34,8 @@ pub struct ListEntry {
     pub target: Box<str>,
     /// When the entry expires; `None` for a permanent entry.
     pub until: Option<Nanos>,
+    /// The same, parsed.
+    pub(crate) clients: ListedClients,
     /// Source location of the entry.
     pub(crate) location: SourceLocation,
 }
@@ -56,14 +59,13 @@ impl ListEntry {
     /// The expiry in the form of a rules file.
     pub fn until_text(&self) -> Option<String> {
         let nanos = i128::from(self.until?.get());
-        let until = Timestamp::from_nanosecond(nanos).ok()?;
-        Some(until.to_string())
+        Some(Timestamp::from_nanosecond(nanos).ok()?.to_string())
     }
 }
 
 /// The clients that an entry of a list covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ListTarget {
+pub(crate) enum ListedClients {
     Net(IpNet),
     /// The key listed under this name.
     KeyNamed(Box<str>),
@@ -71,22 +73,17 @@ pub(crate) enum ListTarget {
     KeyDigest([u8; 32]),
 }
 
-/// The entries of `allow` or of `block`, by network, key name and key digest.
+/// Positions of entries. Most clients have one.
+type EntryPositions = SmallVec<[u32; 2]>;
+
+/// The entries of `allow` or of `block`, and where those for a network, key name or key digest are among them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AccessList {
-    nets: NetMap<Vec<ListEntry>>,
-    names: FxHashMap<Box<str>, Vec<ListEntry>>,
-    digests: FxHashMap<[u8; 32], Vec<ListEntry>>,
-    entries: usize,
-    /// Entries that may have no effect or too wide an effect, for lint.
-    pub(crate) lint_candidates: Vec<LintCandidate>,
-}
-
-/// An entry that expires, that names a key, or that covers every address.
-#[derive(Clone, Debug)]
-pub(crate) struct LintCandidate {
-    pub(crate) entry: ListEntry,
-    pub(crate) target: ListTarget,
+    /// In file order.
+    pub(crate) entries: Vec<ListEntry>,
+    nets: NetMap<EntryPositions>,
+    names: FxHashMap<Box<str>, EntryPositions>,
+    digests: FxHashMap<[u8; 32], EntryPositions>,
 }
 
 /// Whether a network contains a large part of all addresses.
@@ -98,54 +95,34 @@ pub(crate) fn is_wide(net: IpNet) -> bool {
 }
 
 impl AccessList {
-    pub(crate) fn add(&mut self, target: ListTarget, entry: ListEntry) {
-        let wide = matches!(target, ListTarget::Net(net) if is_wide(net));
-        if wide || entry.until.is_some() || matches!(target, ListTarget::KeyNamed(_)) {
-            self.lint_candidates.push(LintCandidate { entry: entry.clone(), target: target.clone() });
-        }
-        let entries = match target {
-            ListTarget::Net(net) => self.nets.entry(net),
-            ListTarget::KeyNamed(name) => self.names.entry(name).or_default(),
-            ListTarget::KeyDigest(digest) => self.digests.entry(digest).or_default(),
+    fn add(&mut self, entry: ListEntry) {
+        let positions = match &entry.clients {
+            ListedClients::Net(net) => self.nets.entry(*net),
+            ListedClients::KeyNamed(name) => self.names.entry(name.clone()).or_default(),
+            ListedClients::KeyDigest(digest) => self.digests.entry(*digest).or_default(),
         };
-        entries.push(entry);
-        self.entries += 1;
+        positions.push(self.entries.len() as u32); // a file has fewer values than `u32::MAX`
+        self.entries.push(entry);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.entries == 0
+    fn at<'l>(&'l self, positions: impl Iterator<Item = &'l EntryPositions>) -> impl Iterator<Item = &'l ListEntry> {
+        positions.flatten().map(|at| &self.entries[*at as usize])
     }
 
-    /// Every entry and its target, in no particular order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
-        fn each(target: ListTarget, entries: &[ListEntry]) -> impl Iterator<Item = (ListTarget, &ListEntry)> {
-            entries.iter().map(move |entry| (target.clone(), entry))
-        }
-        let nets = self.nets.iter();
-        let nets = nets.flat_map(|(net, entries)| each(ListTarget::Net(net), entries));
-        let names = self.names.iter();
-        let names = names.flat_map(|(name, entries)| each(ListTarget::KeyNamed(name.clone()), entries));
-        let digests = self.digests.iter();
-        let digests = digests.flat_map(|(digest, entries)| each(ListTarget::KeyDigest(*digest), entries));
-        nets.chain(names).chain(digests)
-    }
-
-    /// The entries that cover all of `target`: the same key, the same network or a wider one.
-    pub(crate) fn covering(&self, target: &ListTarget) -> impl Iterator<Item = &ListEntry> {
-        let (net, name, digest) = match target {
-            ListTarget::Net(net) => (Some(*net), None, None),
-            ListTarget::KeyNamed(name) => (None, self.names.get(name), None),
-            ListTarget::KeyDigest(digest) => (None, None, self.digests.get(digest)),
+    /// The entries that cover all of `clients`: the same key, the same network or a wider one.
+    pub(crate) fn covering(&self, clients: &ListedClients) -> impl Iterator<Item = &ListEntry> {
+        let (net, key) = match clients {
+            ListedClients::Net(net) => (Some(*net), None),
+            ListedClients::KeyNamed(name) => (None, self.names.get(name)),
+            ListedClients::KeyDigest(digest) => (None, self.digests.get(digest)),
         };
-        let nets = net.into_iter().flat_map(|net| self.nets.covering(net));
-        nets.chain(name).chain(digest).flatten()
+        self.at(net.into_iter().flat_map(|net| self.nets.covering(net)).chain(key))
     }
 
     /// Whether an entry lists the key with this digest or with this name.
     pub(crate) fn contains_key(&self, name: &str, digest: &[u8; 32], now: Nanos) -> bool {
-        let by_name = self.names.get(name).into_iter();
-        let entries = by_name.chain(self.digests.get(digest)).flatten();
-        entries.into_iter().any(|entry| entry.is_in_force(now))
+        let mut entries = self.at(self.names.get(name).into_iter().chain(self.digests.get(digest)));
+        entries.any(|entry| entry.is_in_force(now))
     }
 
     /// The entry that covers `request` at `now`. Of several, the one that expires last.
@@ -155,12 +132,12 @@ impl AccessList {
         let digest = key.map(|key| key.digest).or(request.unlisted_key);
         let by_digest = digest.and_then(|digest| self.digests.get(&digest));
         let by_name = key.and_then(|key| self.names.get(key.name?));
-        let entries = by_net.chain(by_digest).chain(by_name).flatten();
+        let entries = self.at(by_net.chain(by_digest).chain(by_name));
         entries.filter(|entry| entry.is_in_force(now)).max_by_key(|entry| entry.until.unwrap_or(Nanos::MAX))
     }
 }
 
-mapping_fields!(ListEntryFields { target: "match", until: "until" });
+mapping_fields!(ListEntryFields { target: "match", until });
 
 const EXPECTED: &str = "a list of networks such as [192.0.2.0/24], or { match: ..., until: ... }";
 
@@ -173,9 +150,7 @@ pub(crate) fn read(field: &str, node: YamlNode<'_>, ipv6_prefix: u8, list: &mut 
         let (target, until) = match item.kind() {
             YamlValue::Map(_) => {
                 let what = format!("an entry of `{field}`");
-                let Some(entry) = ListEntryFields::read(item, &what, report) else {
-                    continue;
-                };
+                let Some(entry) = ListEntryFields::read(item, &what, report) else { continue };
                 let until = entry.until.and_then(|node| read_until(field, node, report));
                 let Some(target) = entry.target else {
                     report.error(item.line(), format!("{what} has no `match`; write `match: 192.0.2.7`"));
@@ -185,51 +160,45 @@ pub(crate) fn read(field: &str, node: YamlNode<'_>, ipv6_prefix: u8, list: &mut 
             }
             _ => (item, None),
         };
-        if let Some(text) = report.text(field, target, EXPECTED) {
-            match parse_target(text, ipv6_prefix) {
-                Ok(target) => {
-                    list.add(target, ListEntry { target: text.into(), until, location: report.location(item.line()) })
-                }
-                Err(wrong) => report.error(target.line(), format!("has in `{field}` {wrong}")),
-            }
+        let parse = |text| match parse_target(text, ipv6_prefix) {
+            Ok(clients) => Ok((clients, text)),
+            Err(wrong) => Err(format!("has in `{field}` {wrong}")),
+        };
+        if let Some((clients, text)) = report.parse(field, target, EXPECTED, parse) {
+            list.add(ListEntry { target: text.into(), until, clients, location: report.location(item.line()) });
         }
     }
 }
 
-fn parse_target(text: &str, ipv6_prefix: u8) -> Result<ListTarget, String> {
+fn parse_target(text: &str, ipv6_prefix: u8) -> Result<ListedClients, String> {
     if let Some(name) = text.strip_prefix("key:") {
         return match name.trim() {
             "" => Err(format!("{}, which names no key; write key:NAME", quoted(text))),
-            name => Ok(ListTarget::KeyNamed(name.into())),
+            name => Ok(ListedClients::KeyNamed(name.into())),
         };
     }
     if let Some(hex) = text.strip_prefix("sha256:") {
-        let digest = parse_digest(hex)
-            .ok_or_else(|| format!("{}, which is no SHA-256; write sha256: and 64 hex digits", quoted(text)));
-        return digest.map(ListTarget::KeyDigest);
+        let digest = parse_digest(hex).map(ListedClients::KeyDigest);
+        return digest.ok_or_else(|| format!("{}, which is no SHA-256; write sha256: and 64 hex digits", quoted(text)));
     }
-    parse_client_net(text, ipv6_prefix).map(ListTarget::Net)
+    parse_client_net(text, ipv6_prefix).map(ListedClients::Net)
 }
 
 fn parse_digest(hex: &str) -> Option<[u8; 32]> {
-    let mut digest = [0; 32];
     if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
         return None;
     }
-    for (i, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(hex.get(2 * i..2 * i + 2)?, 16).ok()?;
-    }
-    Some(digest)
+    let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap_or_default();
+    Some(std::array::from_fn(byte))
 }
 
 fn read_until(field: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Nanos> {
-    let text = report.text("until", node, "an instant such as 2030-01-31T00:00:00Z")?;
-    let instant = text.parse::<Timestamp>().ok();
-    let nanos = instant.and_then(|at| u64::try_from(at.as_nanosecond()).ok());
-    if nanos.is_none() {
-        let message =
-            format!("has in `{field}` the end {}, which is no instant; write it as 2030-01-31T00:00:00Z", quoted(text));
-        report.error(node.line(), message);
-    }
-    nanos.map(Nanos::new)
+    report.parse("until", node, "an instant such as 2030-01-31T00:00:00Z", |text| {
+        let instant = text.parse::<Timestamp>().ok();
+        let nanos = instant.and_then(|at| u64::try_from(at.as_nanosecond()).ok());
+        nanos.map(Nanos::new).ok_or_else(|| {
+            let text = quoted(text);
+            format!("has in `{field}` the end {text}, which is no instant; write it as 2030-01-31T00:00:00Z")
+        })
+    })
 }

@@ -21,14 +21,13 @@ const MONDAY_BEFORE_EPOCH: Nanos = Nanos::from_secs(3 * 86_400);
 /// The calendar of one time zone.
 pub(crate) struct Calendar {
     zone: Option<TimeZone>,
-    days: OnceCell<Arc<[Nanos]>>,
-    weeks: OnceCell<Arc<[Nanos]>>,
-    months: OnceCell<Arc<[Nanos]>>,
+    /// By unit.
+    edges: [OnceCell<Arc<[Nanos]>>; 3],
 }
 
 impl Calendar {
     pub(crate) fn utc() -> Self {
-        Self::of(None)
+        Calendar { zone: None, edges: Default::default() }
     }
 
     /// The calendar of the zone with this `name` in the IANA database.
@@ -37,24 +36,23 @@ impl Calendar {
             return Some(Self::utc());
         }
         let zone = TimeZoneDatabase::bundled().get(name).ok()?;
-        Some(Self::of(Some(zone)))
-    }
-
-    fn of(zone: Option<TimeZone>) -> Self {
-        Calendar { zone, days: OnceCell::new(), weeks: OnceCell::new(), months: OnceCell::new() }
+        Some(Calendar { zone: Some(zone), ..Self::utc() })
     }
 
     pub(crate) fn window(&self, unit: CalendarUnit) -> Window {
         let nominal = unit.nominal_length();
-        let edges = match unit {
+        match unit {
             CalendarUnit::Day if self.zone.is_none() => return Window::Span(nominal),
             CalendarUnit::Week if self.zone.is_none() => {
                 return Window::Shifted { width: nominal, phase: MONDAY_BEFORE_EPOCH };
             }
-            CalendarUnit::Day => self.days.get_or_init(|| self.day_starts(0, 1)),
-            CalendarUnit::Week => self.weeks.get_or_init(|| self.day_starts(FIRST_MONDAY, 7)),
-            CalendarUnit::Month => self.months.get_or_init(|| self.month_starts()),
-        };
+            _ => {}
+        }
+        let edges = self.edges[unit as usize].get_or_init(|| match unit {
+            CalendarUnit::Day => self.day_starts(0, 1),
+            CalendarUnit::Week => self.day_starts(FIRST_MONDAY, 7),
+            CalendarUnit::Month => self.month_starts(),
+        });
         Window::Edges { edges: Arc::clone(edges), nominal }
     }
 
@@ -80,8 +78,7 @@ impl Calendar {
     fn month_starts(&self) -> Arc<[Nanos]> {
         let zone = self.zone();
         let days = EPOCH.series(1.month()).take_while(|day| *day <= LAST_DATE);
-        let starts = days.filter_map(|day| Some(start_of_day(&zone, day)?.as_second()));
-        starts.filter_map(after_epoch).collect()
+        days.filter_map(|day| Some(start_of_day(&zone, day)?.as_second())).filter_map(after_epoch).collect()
     }
 
     fn zone(&self) -> TimeZone {
@@ -125,13 +122,11 @@ impl OffsetPeriod {
 
 /// When a day begins, according to the zone.
 fn start_of_day(zone: &TimeZone, day: Date) -> Option<Timestamp> {
-    let start = day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?;
-    Some(start.timestamp())
+    Some(day.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
 }
 
 fn after_epoch(secs: i64) -> Option<Nanos> {
-    let secs = u64::try_from(secs).ok().filter(|secs| *secs > 0)?;
-    Some(Nanos::from_secs(secs))
+    Some(Nanos::from_secs(u64::try_from(secs).ok().filter(|secs| *secs > 0)?))
 }
 
 #[cfg(test)]

@@ -11,22 +11,17 @@ use super::descriptors::{self, DomainConfig};
 use super::diagnostics::RuleErrors;
 use super::fields::{MappingFields, Reporter};
 use super::index::RuleIndex;
-use super::match_reader::MatchReader;
-use super::names::{AttributeNames, UnitNames};
-use super::rates::RatesReader;
+use super::names::KnownNames;
 use super::replaces;
 use super::rule::{Rule, RuleKind};
-use super::rule_reader::{ParsedRules, RuleReader};
+use super::rule_reader::RuleReader;
 use super::rule_set::RuleSet;
-use super::top_level::{self, Defaults, GlobalSettings, TopLevelFields};
-use super::yaml::{Children, Document, YamlNode, YamlValue};
+use super::top_level::{self, GlobalSettings, TopLevelFields};
+use super::yaml::{Document, YamlValue};
 use super::{ParseOptions, SourceFile};
 
-/// One file, parsed as YAML, and its top-level fields.
-struct ParsedFile<'d> {
-    name: Arc<str>,
-    top: TopLevelFields<'d>,
-}
+/// The name of a file and its top-level fields.
+type ParsedFile<'d> = (Arc<str>, TopLevelFields<'d>);
 
 /// Compiles rules files and descriptor files, and the domains of an external source if there is one.
 pub(crate) fn compile(
@@ -49,8 +44,8 @@ pub(crate) fn compile(
     }
 
     let mut settings = GlobalSettings::default();
-    for file in &files {
-        settings.read_top_level(&file.top, &mut reporter(&file.name, &mut errors));
+    for (name, top) in &files {
+        settings.read_top_level(top, &mut reporter(name, &mut errors));
     }
     let mut set = compile_files(&files, settings, &options, &mut errors);
     set.descriptors = descriptors::compile(&domains, &options, &mut set.rules, &mut errors);
@@ -71,11 +66,10 @@ fn reporter<'r>(file: &Arc<str>, errors: &'r mut RuleErrors) -> Reporter<'r> {
     Reporter { file: Arc::clone(file), rule: None, errors }
 }
 
-fn read_documents<'a>(
-    files: &[SourceFile<'a>],
-    names: &[Arc<str>],
-    errors: &mut RuleErrors,
-) -> Vec<(Arc<str>, Document<'a>)> {
+/// The name of a file and its parsed document.
+type NamedDocument<'a> = (Arc<str>, Document<'a>);
+
+fn read_documents<'a>(files: &[SourceFile<'a>], names: &[Arc<str>], errors: &mut RuleErrors) -> Vec<NamedDocument<'a>> {
     let mut documents = Vec::with_capacity(files.len());
     for (file, name) in files.iter().zip(names) {
         match Document::read(file.text) {
@@ -85,9 +79,6 @@ fn read_documents<'a>(
     }
     documents
 }
-
-/// The name of a file and its parsed document.
-type NamedDocument<'a> = (Arc<str>, Document<'a>);
 
 fn read_top_levels<'d>(documents: &[&'d NamedDocument<'_>], errors: &mut RuleErrors) -> Vec<ParsedFile<'d>> {
     let mut files = Vec::with_capacity(documents.len());
@@ -103,7 +94,7 @@ fn read_top_levels<'d>(documents: &[&'d NamedDocument<'_>], errors: &mut RuleErr
         };
         if let Some(top) = TopLevelFields::read(root, "the file", report) {
             top_level::check_version(&top, root.line(), report);
-            files.push(ParsedFile { name: Arc::clone(name), top });
+            files.push((Arc::clone(name), top));
         }
     }
     files
@@ -125,10 +116,9 @@ fn read_domains(
 }
 
 fn reject_missing_rules(files: &[ParsedFile<'_>], errors: &mut RuleErrors) {
-    if !files.is_empty() && files.iter().all(|file| file.top.rules.is_none()) {
-        let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` \
-                       if that is meant";
-        reporter(&files[0].name, errors).error(0, message);
+    if !files.is_empty() && files.iter().all(|(_, top)| top.rules.is_none()) {
+        let message = "has no rules, so that everything would pass; write `rules:`, or `rules: []` if that is meant";
+        reporter(&files[0].0, errors).error(0, message);
     }
 }
 
@@ -147,31 +137,30 @@ fn compile_files(
     let has_timezone = settings.calendar.is_some();
     let calendar = settings.calendar.map_or_else(Calendar::utc, |(calendar, _)| calendar);
     let mut reader = RuleReader {
-        rates: RatesReader {
-            tiers: &tiers,
-            calendar: &calendar,
-            ipv6_prefix: identity.ipv6_prefix,
-            compiled_sets: FxHashMap::default(),
-        },
+        tiers: &tiers,
+        calendar: &calendar,
         has_timezone,
+        ipv6_prefix: identity.ipv6_prefix,
         store: options.store,
-        matches: MatchReader { ipv6_prefix: identity.ipv6_prefix, names: AttributeNames::new(&declared) },
+        names: KnownNames::new(&declared),
         parsed_by: FxHashMap::default(),
-        units: UnitNames::new(&declared),
+        compiled_sets: FxHashMap::default(),
+        rules: Vec::new(),
+        replaces: Vec::new(),
     };
-    let mut parsed = ParsedRules::default();
     let (mut allow, mut block) = (AccessList::default(), AccessList::default());
-    for file in files {
-        let report = &mut reporter(&file.name, errors);
-        read_rules(&file.top, &mut reader, &mut parsed, report);
-        for (field, node, list) in [("allow", file.top.allow, &mut allow), ("block", file.top.block, &mut block)] {
+    for (name, top) in files {
+        let report = &mut reporter(name, errors);
+        read_rules(top, &mut reader, report);
+        for (field, node, list) in [("allow", top.allow, &mut allow), ("block", top.block, &mut block)] {
             if let Some(node) = node {
                 access_lists::read(field, node, identity.ipv6_prefix, list, report);
             }
         }
     }
-    let by_name = name_rules(&parsed.rules, errors);
-    let rules = replaces::resolve(parsed, &by_name, errors);
+    let RuleReader { mut rules, replaces, .. } = reader;
+    let by_name = name_rules(&rules, errors);
+    replaces::resolve(&mut rules, &replaces, &by_name, errors);
     let used = rules.iter().filter_map(|rule| rule.unit.as_deref());
     let units = used.map(Box::from).chain(declared.units.iter().cloned());
     RuleSet {
@@ -190,36 +179,21 @@ fn compile_files(
         identity,
         identity_location,
         keys_file: settings.keys_file.map(|(name, _)| name),
-        source: files.first().map_or_else(|| "rules".into(), |file| Arc::clone(&file.name)),
+        source: files.first().map_or_else(|| "rules".into(), |(name, _)| Arc::clone(name)),
     }
 }
 
-fn read_rules<'d>(
-    top: &TopLevelFields<'d>,
-    reader: &mut RuleReader<'d, '_>,
-    parsed: &mut ParsedRules<'d>,
-    report: &mut Reporter<'_>,
-) {
-    let defaults = match top.defaults {
-        Some(node) => top_level::read_defaults(node, report),
-        None => Defaults::default(),
+fn read_rules<'d>(top: &TopLevelFields<'d>, reader: &mut RuleReader<'d, '_>, report: &mut Reporter<'_>) {
+    let defaults = top.defaults.map(|node| top_level::read_defaults(node, report)).unwrap_or_default();
+    let Some(node) = top.rules else { return };
+    let YamlValue::List(nodes) = node.kind() else {
+        let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
+        return report.error(node.line(), message);
     };
-    let Some(nodes) = top.rules.and_then(|node| rule_nodes(node, report)) else {
-        return;
-    };
-    parsed.rules.reserve_exact(nodes.clone().count());
+    reader.rules.reserve_exact(nodes.clone().count());
     for node in nodes {
-        reader.read(node, defaults, parsed, report);
+        reader.read(node, defaults, report);
     }
-}
-
-fn rule_nodes<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Children<'d>> {
-    if let YamlValue::List(rules) = node.kind() {
-        return Some(rules);
-    }
-    let message = format!("has {} for `rules`; write a list, or [] if nothing is limited", node.describe());
-    report.error(node.line(), message);
-    None
 }
 
 fn name_rules(rules: &[Rule], errors: &mut RuleErrors) -> FxHashMap<Box<str>, u32> {

@@ -89,35 +89,27 @@ pub(crate) enum AttributeMatcher {
 
 /// A few networks are searched one by one, many by lookup.
 #[derive(Clone, Debug)]
-pub(crate) enum NetMatcher {
-    Few(Box<[IpNet]>),
-    Many(Box<[IpNet]>, Box<NetMap<()>>),
+pub(crate) struct NetMatcher {
+    pub(crate) nets: Box<[IpNet]>,
+    lookup: Option<Box<NetMap<()>>>,
 }
 
 impl NetMatcher {
     const MAX_LINEAR_SEARCH: usize = 8;
 
     pub(crate) fn new(nets: Vec<IpNet>) -> Self {
-        if nets.len() <= Self::MAX_LINEAR_SEARCH {
-            return NetMatcher::Few(nets.into());
-        }
-        let mut map = NetMap::default();
-        for net in &nets {
-            map.entry(*net);
-        }
-        NetMatcher::Many(nets.into(), Box::new(map))
-    }
-
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, IpNet> {
-        match self {
-            NetMatcher::Few(nets) | NetMatcher::Many(nets, _) => nets.iter(),
-        }
+        let lookup = (nets.len() > Self::MAX_LINEAR_SEARCH).then(|| {
+            let mut map = NetMap::default();
+            nets.iter().for_each(|net| *map.entry(*net) = ());
+            Box::new(map)
+        });
+        NetMatcher { nets: nets.into(), lookup }
     }
 
     fn matches(&self, ip: IpAddr) -> bool {
-        match self {
-            NetMatcher::Few(nets) => nets.iter().any(|net| net.contains(&ip)),
-            NetMatcher::Many(_, map) => map.containing(ip).next().is_some(),
+        match &self.lookup {
+            None => self.nets.iter().any(|net| net.contains(&ip)),
+            Some(map) => map.containing(ip).next().is_some(),
         }
     }
 }
@@ -186,7 +178,7 @@ impl fmt::Display for AttributeMatcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const MAX_SHOWN: usize = 5;
         let all: Vec<String> = match self {
-            AttributeMatcher::Nets(nets) => nets.iter().map(ToString::to_string).collect(),
+            AttributeMatcher::Nets(matcher) => matcher.nets.iter().map(ToString::to_string).collect(),
             AttributeMatcher::Texts(texts) => {
                 let literals = texts.literals.iter().map(ToString::to_string);
                 let globs = texts.globs.iter().map(|glob| glob.as_str().to_owned());

@@ -59,6 +59,13 @@ pub struct Warning {
     pub message: String,
 }
 
+impl Warning {
+    /// A warning about no rule in particular.
+    pub(crate) fn new(location: &SourceLocation, message: String) -> Self {
+        Warning { location: location.clone(), rule: None, message }
+    }
+}
+
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         print(f, &self.location, self.rule.as_deref(), &self.message)

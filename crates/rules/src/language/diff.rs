@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::access_lists::{AccessList, ListEntry, ListTarget};
+use super::access_lists::{AccessList, ListEntry, ListedClients};
 use super::descriptors::lifted_rules;
 use super::rule::{Mode, Purpose, Rule};
 use super::rule_set::RuleSet;
@@ -22,23 +22,22 @@ pub struct LiftedBlocks<'s> {
 
 /// What `before` blocked at `now` and `after` no longer blocks.
 pub fn lifted_blocks<'s>(before: &'s RuleSet, after: &'s RuleSet, now: Nanos) -> LiftedBlocks<'s> {
-    let covers = |list: &AccessList, target: &ListTarget| {
-        let mut entries = list.covering(target);
-        entries.any(|entry| entry.is_in_force(now))
-    };
+    let covers =
+        |list: &AccessList, clients: &ListedClients| list.covering(clients).any(|entry| entry.is_in_force(now));
     let mut lifted = LiftedBlocks::default();
-    for (target, blocked) in before.block.iter() {
-        if !blocked.is_in_force(now) || covers(&before.allow, &target) {
+    for blocked in &before.block.entries {
+        let clients = &blocked.clients;
+        if !blocked.is_in_force(now) || covers(&before.allow, clients) {
             continue;
         }
-        if !covers(&after.block, &target) {
+        if !covers(&after.block, clients) {
             lifted.dropped.push(blocked);
         }
-        let allowing = after.allow.covering(&target);
+        let allowing = after.allow.covering(clients);
         lifted.allowed.extend(allowing.filter(|entry| entry.is_in_force(now)));
     }
-    for (target, allowed) in after.allow.iter() {
-        let was_blocked = covers(&before.block, &target) && !covers(&before.allow, &target);
+    for allowed in &after.allow.entries {
+        let was_blocked = covers(&before.block, &allowed.clients) && !covers(&before.allow, &allowed.clients);
         if allowed.is_in_force(now) && was_blocked {
             lifted.allowed.push(allowed);
         }

@@ -3,23 +3,23 @@
 //! The output is for people: `tidegate explain` and `/v1/explain`. Nothing is charged. For the subject of a client it
 //! names the attributes, never the value of an API key.
 
-mod effective_options;
-
 use std::fmt;
 
 use super::access_lists::{ListDecision, ListEntry};
 use super::algorithm_profile::AlgorithmProfile;
-use super::condition::{Attribute, Condition};
+use super::condition::Attribute;
 use super::diagnostics::quoted;
-use super::rule::{By, Mode, Purpose, Rule, RuleKind};
+use super::load_shedding::{Permille, SoftLimit};
+use super::rule::{By, Mode, Purpose, Rates, Rule, RuleKind};
+use super::rule_options::Concurrency;
 use super::rule_set::RuleSet;
 use super::subject::subject_text;
-use crate::request::Request;
-use tidegate_core::algorithms::Algorithm;
+use crate::request::{Priority, Request};
+use tidegate_core::algorithms::Limit;
+use tidegate_core::rate::{Rate, parse_rate};
+use tidegate_core::store::Counting;
 use tidegate_core::subject::RuleName;
-use tidegate_core::units::Nanos;
-
-pub use self::effective_options::{EffectiveCeiling, EffectiveOptions, LeasedRate, UnitCost};
+use tidegate_core::units::{Cost, Nanos};
 
 /// The explanation of one request: the list that decides, and every rule in file order.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -131,12 +131,16 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
     if rule.mode == Mode::Off {
         return Applicability::Off;
     }
-    let failing = rule.matching.all.iter().find(|c| !c.matches(request));
-    if let Some(condition) = failing {
-        return unmatched(condition, request, false);
-    }
-    if let Some(condition) = rule.matching.none.iter().find(|c| c.matches(request)) {
-        return unmatched(condition, request, true);
+    let required = rule.matching.all.iter().map(|condition| (condition, false));
+    let excluded = rule.matching.none.iter().map(|condition| (condition, true));
+    let mut failing = required.chain(excluded).filter(|(condition, negated)| condition.matches(request) == *negated);
+    if let Some((condition, negated)) = failing.next() {
+        return Applicability::Unmatched {
+            attribute: condition.attribute.name().into(),
+            found: condition.actual_value(request).map(|found| (&*found).into()),
+            wanted: condition.matcher.to_string().into(),
+            negated,
+        };
     }
     match &rule.unit {
         Some(unit) if !rule.counts(request) => Applicability::NoCost { unit: (&**unit).into() },
@@ -144,19 +148,8 @@ fn inapplicable_reason(rule: &Rule, request: &Request<'_>) -> Applicability {
     }
 }
 
-fn unmatched(condition: &Condition, request: &Request<'_>, negated: bool) -> Applicability {
-    Applicability::Unmatched {
-        attribute: condition.attribute.name().into(),
-        found: condition.actual_value(request).map(|found| (&*found).into()),
-        wanted: condition.matcher.to_string().into(),
-        negated,
-    }
-}
-
 fn subject_parts(rule: &Rule, request: &Request<'_>) -> Vec<SubjectPart> {
-    let By::All(parts) = &*rule.by else {
-        return Vec::new();
-    };
+    let By::All(parts) = &*rule.by else { return Vec::new() };
     let part = |names: &Vec<Box<str>>| {
         let present = names.iter().find(|name| Attribute::is_present(name, request));
         let substitute = || request.ip.map(|_| "ip".into());
@@ -184,10 +177,7 @@ impl fmt::Display for Explanation {
         if self.listed.is_some() && self.rules.iter().any(applies) {
             writeln!(f, "without that entry:")?;
         }
-        for view in &self.rules {
-            writeln!(f, "{view}")?;
-        }
-        Ok(())
+        self.rules.iter().try_for_each(|view| writeln!(f, "{view}"))
     }
 }
 
@@ -202,10 +192,7 @@ impl fmt::Display for RuleView {
         }
         write!(f, "\n  counted for: {}", SubjectDisplay(&self.subject))?;
         if self.rates.is_empty() {
-            let rate = match self.options.concurrent {
-                Some(_) => "none",
-                None => "unlimited",
-            };
+            let rate = if self.options.concurrent.is_some() { "none" } else { "unlimited" };
             return write!(f, "\n  rate: {rate}{}", self.options);
         }
         let AlgorithmProfile { algorithm, suited_for, memory, accuracy, burst, worst_case } = self.profile;
@@ -214,12 +201,8 @@ impl fmt::Display for RuleView {
         write!(f, "\n  algorithm: {algorithm}, good for {suited_for}")?;
         write!(f, "\n    memory: {memory}\n    accuracy: {accuracy}")?;
         write!(f, "\n    burst: {burst}\n    worst case in one window: {worst_case}")?;
-        f.write_str(legend(algorithm))
+        f.write_str(if algorithm.takes_burst() { " (L the count, B the burst)" } else { " (L the count)" })
     }
-}
-
-fn legend(algorithm: Algorithm) -> &'static str {
-    if algorithm.takes_burst() { " (L the count, B the burst)" } else { " (L the count)" }
 }
 
 struct SubjectDisplay<'a>(&'a [SubjectPart]);
@@ -258,11 +241,148 @@ impl fmt::Display for Applicability {
             Applicability::NoCost { unit } => {
                 write!(f, "does not apply: the request costs 0 {unit}")
             }
-            Applicability::Skipped => f.write_str(SKIPPED_TEXT),
+            Applicability::Skipped => {
+                f.write_str("does not apply: the attribute it counts by is absent, and it has `if_missing: skip`")
+            }
             Applicability::Off => f.write_str("does not apply: its mode is off"),
             Applicability::ByDescriptor => f.write_str("does not apply: only descriptors match it"),
         }
     }
 }
 
-const SKIPPED_TEXT: &str = "does not apply: the attribute it counts by is absent, and it has `if_missing: skip`";
+/// Options of a rule for one request, apart from its rates.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EffectiveOptions {
+    /// How the counts of all nodes are combined.
+    pub counting: Counting,
+    /// What each leased rate gives up for its leases.
+    pub leases: Vec<LeasedRate>,
+    /// What requests of this priority may use of each rate, if priorities differ.
+    pub ceiling: Option<EffectiveCeiling>,
+    /// When requests are delayed, and for how long.
+    pub soft: Option<SoftLimit>,
+    /// How many requests may be in flight at once.
+    pub concurrent: Option<Concurrency>,
+    /// Cost of the request, if the rule counts in a unit.
+    pub unit_cost: Option<UnitCost>,
+}
+
+/// Cost of a request in the unit of a rule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnitCost {
+    /// The unit.
+    pub unit: Box<str>,
+    /// Number of units.
+    pub cost: u64,
+    /// Whether the request states the cost. An unstated cost counts as one.
+    pub stated: bool,
+}
+
+/// A rate from which leases are drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeasedRate {
+    /// Lifetime of a lease: how long its units may wait to be used.
+    pub duration: Nanos,
+    /// The burst as written; `None` for a window, which gives nothing up.
+    pub burst: Option<u64>,
+    /// How many units can be used at once.
+    pub capacity: u64,
+}
+
+/// How much of a rule's rates a request may use.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EffectiveCeiling {
+    /// Priority of the request.
+    pub priority: Priority,
+    /// Fraction of each rate that this priority may use.
+    pub fraction: Permille,
+    /// For each rate, the units that it may use and all units.
+    pub units: Vec<(u64, u64)>,
+}
+
+impl EffectiveOptions {
+    fn of(rule: &Rule, rates: &Rates, request: &Request<'_>) -> Self {
+        let limits = rates.limits.iter().zip(&rates.texts);
+        EffectiveOptions {
+            counting: rule.options.counting,
+            leases: limits.filter_map(|(limit, text)| leased_rate(limit, text)).collect(),
+            ceiling: rule.priority.map(|ceilings| {
+                let priority = request.priority();
+                let limits = rates.limits_for(priority).iter();
+                EffectiveCeiling {
+                    priority,
+                    fraction: ceilings.of(priority),
+                    units: limits.map(|limit| (limit.capacity(), limit.full_capacity())).collect(),
+                }
+            }),
+            soft: rule.soft,
+            concurrent: rule.concurrent,
+            unit_cost: rule.unit().map(|unit| UnitCost {
+                unit: unit.into(),
+                cost: request.cost_in(Some(unit)).map_or(0, Cost::get),
+                stated: request.costs.iter().any(|(named, _)| named == unit),
+            }),
+        }
+    }
+}
+
+fn leased_rate(limit: &Limit, text: &str) -> Option<LeasedRate> {
+    let duration = limit.lease_ttl()?;
+    let burst = match parse_rate(text) {
+        Ok(Rate::PerWindow(rate)) => rate.burst.unwrap_or(rate.count),
+        _ => limit.full_capacity(),
+    };
+    Some(LeasedRate {
+        duration,
+        burst: limit.algorithm().takes_burst().then_some(burst),
+        capacity: limit.full_capacity(),
+    })
+}
+
+/// Prints one line for each option that differs from the default.
+impl fmt::Display for EffectiveOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(UnitCost { unit, cost, stated }) = &self.unit_cost {
+            let absent = if *stated { "" } else { ", because the request names no cost in it" };
+            write!(f, "\n  cost: {cost} {unit}{absent}")?;
+        }
+        if let Some(ceiling) = &self.ceiling {
+            write!(f, "\n  priority: {ceiling}")?;
+        }
+        if let Some(soft) = self.soft {
+            let (threshold, max_delay) = (soft.threshold(), soft.max_delay());
+            write!(f, "\n  soft: delayed from {threshold} of the limit on, by up to {max_delay}")?;
+        }
+        if self.counting != Counting::Exact {
+            write!(f, "\n  counting: {}", self.counting.name())?;
+        }
+        for leased in &self.leases {
+            write!(f, ", {leased}")?;
+        }
+        match self.concurrent {
+            Some(concurrent) => write!(f, "\n  concurrent: {concurrent}, counted by acquire and release alone"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for EffectiveCeiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} may use {}", self.priority.name(), self.fraction)?;
+        for (i, (units, whole)) in self.units.iter().enumerate() {
+            let before = if i == 0 { ":" } else { " and" };
+            write!(f, "{before} {units} of {whole}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LeasedRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "for {} at most", self.duration)?;
+        match self.burst {
+            Some(burst) => write!(f, " (burst {} of the {burst} written)", self.capacity),
+            None => Ok(()),
+        }
+    }
+}

@@ -42,14 +42,31 @@ impl Reporter<'_> {
         text
     }
 
+    /// The value that `parse` makes of the text of a field; its error is reported.
+    pub(crate) fn parse<'d, T>(
+        &mut self,
+        field: &str,
+        node: YamlNode<'d>,
+        expected: &str,
+        parse: impl FnOnce(&'d str) -> Result<T, String>,
+    ) -> Option<T> {
+        let text = self.text(field, node, expected)?;
+        self.check(node.line(), parse(text))
+    }
+
+    /// A checked value; its error is reported on `line`.
+    pub(crate) fn check<T>(&mut self, line: u32, value: Result<T, impl Into<String>>) -> Option<T> {
+        value.map_err(|message| self.error(line, message)).ok()
+    }
+
     /// A text, or a list of texts, each with its line. Anything else is an error.
     pub(crate) fn texts<'d>(&mut self, field: &str, node: YamlNode<'d>, expected: &str) -> Vec<(&'d str, u32)> {
         match node.kind() {
             YamlValue::List(items) => {
-                let texts: Vec<_> =
-                    items.filter_map(|item| Some((self.text(field, item, expected)?, item.line()))).collect();
-                if texts.is_empty() {
-                    self.reject_empty_list(field, node, expected);
+                let is_empty = items.clone().next().is_none();
+                let texts = items.filter_map(|item| Some((self.text(field, item, expected)?, item.line()))).collect();
+                if is_empty {
+                    self.error(node.line(), format!("has an empty list for `{field}`; write {expected}"));
                 }
                 texts
             }
@@ -57,15 +74,6 @@ impl Reporter<'_> {
                 let text = self.text(field, node, expected);
                 text.map(|text| (text, node.line())).into_iter().collect()
             }
-        }
-    }
-
-    fn reject_empty_list(&mut self, field: &str, node: YamlNode<'_>, expected: &str) {
-        if let YamlValue::List(mut items) = node.kind()
-            && items.next().is_none()
-        {
-            let message = format!("has an empty list for `{field}`; write {expected}");
-            self.error(node.line(), message);
         }
     }
 }
@@ -105,44 +113,47 @@ pub(crate) trait MappingFields<'d>: Default {
     }
 }
 
-/// Declares a struct of optional nodes, one per field of a mapping.
+/// Declares a struct of optional nodes, one per field of a mapping. A field whose name is a word of Rust has a key beside
+/// it.
 macro_rules! mapping_fields {
-    ($(#[$doc:meta])* $name:ident { $($field:ident: $key:literal),* $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident { $($field:ident $(: $key:literal)?),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Default)]
         pub(crate) struct $name<'d> { $(pub(crate) $field: Option<$crate::language::yaml::YamlNode<'d>>,)* }
 
         impl<'d> $crate::language::fields::MappingFields<'d> for $name<'d> {
-            const KNOWN: &'static [&'static str] = &[$($key),*];
+            const KNOWN: &'static [&'static str] = &[$(mapping_fields!(@key $field $($key)?)),*];
 
             fn field(&mut self, key: &str) -> Option<&mut Option<$crate::language::yaml::YamlNode<'d>>> {
-                match key { $($key => Some(&mut self.$field),)* _ => None }
+                $(if key == mapping_fields!(@key $field $($key)?) { return Some(&mut self.$field); })*
+                None
             }
         }
     };
+    (@key $field:ident) => { stringify!($field) };
+    (@key $field:ident $key:literal) => { $key };
 }
 pub(crate) use mapping_fields;
 
 /// A field whose value is one of a few words.
 pub(crate) struct Choices<T: 'static> {
     pub(crate) field: &'static str,
-    pub(crate) words: &'static [(&'static str, T)],
+    pub(crate) values: &'static [T],
+    pub(crate) name: fn(T) -> &'static str,
 }
 
 impl<T: Copy> Choices<T> {
     pub(crate) fn names(&self) -> Vec<&'static str> {
-        self.words.iter().map(|(name, _)| *name).collect()
+        self.values.iter().map(|value| (self.name)(*value)).collect()
     }
 
     /// The value of the field. `None` if it is absent or unknown.
     pub(crate) fn read(&self, node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Option<T> {
         let (node, names) = (node?, self.names());
-        let text = report.text(self.field, node, &names.join(" or "))?;
-        let known = self.words.iter().find(|(name, _)| *name == text);
-        if known.is_none() {
-            report.error(node.line(), unknown_value(self.field, text, &names));
-        }
-        known.map(|(_, value)| *value)
+        report.parse(self.field, node, &names.join(" or "), |text| {
+            let known = self.values.iter().find(|value| (self.name)(**value) == text);
+            known.copied().ok_or_else(|| unknown_value(self.field, text, &names))
+        })
     }
 }
 
@@ -159,15 +170,12 @@ pub(crate) fn what_to_write(near: Option<&str>, known: &[&str]) -> String {
 }
 
 pub(crate) fn read_duration(node: Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> Option<Nanos> {
-    let node = node?;
-    let text = report.text(field, node, "a duration such as 250ms")?;
-    let span = parse_positive_duration(text);
-    if span.is_err() {
+    report.parse(field, node?, "a duration such as 250ms", |text| {
+        let quoted = quoted(text);
         let message =
-            format!("has {field} {}, which is no duration above 0; write 250ms, 5s or 2m, for example", quoted(text));
-        report.error(node.line(), message);
-    }
-    span.ok()
+            || format!("has {field} {quoted}, which is no duration above 0; write 250ms, 5s or 2m, for example");
+        parse_positive_duration(text).map_err(|_| message())
+    })
 }
 
 fn unknown_field(what: &str, name: &str, known: &[&str]) -> String {

@@ -74,9 +74,7 @@ fn segments_match(pattern: &str, text: &str) -> bool {
             }
             _ => {}
         }
-        let Some((rest, Some(unswallowed))) = backtrack else {
-            return false;
-        };
+        let Some((rest, Some(unswallowed))) = backtrack else { return false };
         let left = split_first_segment(unswallowed).1;
         backtrack = Some((rest, left));
         (pattern, text) = (Some(rest), left);
@@ -107,9 +105,7 @@ pub(crate) fn segment_matches(pattern: &str, text: &str) -> bool {
                 t += 1;
             }
             _ => {
-                let Some((after, swallowed)) = backtrack else {
-                    return false;
-                };
+                let Some((after, swallowed)) = backtrack else { return false };
                 backtrack = Some((after, swallowed + 1));
                 (p, t) = (after, swallowed + 1);
             }

@@ -18,32 +18,6 @@ const COMMON_HEADERS: [&str; 8] = [
     "user-agent",
 ];
 
-/// Headers of one connection. If a proxy sends them at all, they describe its own connection to Tidegate.
-const CONNECTION_HEADERS: [&str; 9] = [
-    "connection",
-    "content-length",
-    "expect",
-    "keep-alive",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
-/// Headers by which proxies describe the client's request, and the attribute made from each.
-const PROXY_HEADERS: [(&str, &str); 9] = [
-    ("forwarded", "ip"),
-    ("x-forwarded-for", "ip"),
-    ("x-forwarded-host", "host"),
-    ("x-forwarded-method", "method"),
-    ("x-forwarded-uri", "path"),
-    ("x-original-host", "host"),
-    ("x-original-method", "method"),
-    ("x-original-uri", "path"),
-    ("x-real-ip", "ip"),
-];
-
 /// Attributes that are not headers.
 const NON_HEADER_ATTRIBUTES: [&str; 6] = ["ip", "path", "raw_path", "method", "api_key", "priority"];
 
@@ -74,14 +48,14 @@ pub(super) fn correct_spelling(name: &str) -> Option<String> {
 /// The warning about the attribute `name`, if it is probably not meant. Follows the name in the message.
 pub(super) fn warning(name: &str) -> Option<String> {
     let header = name.strip_prefix(HEADER_PREFIX)?;
-    if CONNECTION_HEADERS.contains(&header) {
+    if is_connection_header(header) {
         return Some(
             "which behind a proxy is about the connection of the proxy and never the client's; remove it unless \
              callers of /v1/check send it"
                 .to_owned(),
         );
     }
-    if let Some((_, attribute)) = PROXY_HEADERS.iter().find(|(known, _)| *known == header) {
+    if let Some(attribute) = described_attribute(header) {
         return Some(format!("which proxies and clients write in different forms; write `{attribute}`, which has one"));
     }
     if NON_HEADER_ATTRIBUTES.contains(&header) {
@@ -93,6 +67,23 @@ pub(super) fn warning(name: &str) -> Option<String> {
             "but proxies drop headers with `_` in their names; write `{HEADER_PREFIX}{hyphens}`, or declare it: \
              `attributes: [{name}]`"
         )
+    })
+}
+
+/// Whether a header is one of one connection. If a proxy sends it at all, it describes its own connection to Tidegate.
+fn is_connection_header(header: &str) -> bool {
+    matches!(header, "connection" | "keep-alive" | "proxy-connection" | "upgrade")
+        || matches!(header, "content-length" | "expect" | "te" | "trailer" | "transfer-encoding")
+}
+
+/// The attribute made from a header by which proxies describe the client's request.
+fn described_attribute(header: &str) -> Option<&'static str> {
+    Some(match header {
+        "forwarded" | "x-forwarded-for" | "x-real-ip" => "ip",
+        "x-forwarded-host" | "x-original-host" => "host",
+        "x-forwarded-method" | "x-original-method" => "method",
+        "x-forwarded-uri" | "x-original-uri" => "path",
+        _ => return None,
     })
 }
 

@@ -3,19 +3,20 @@
 //! Each check looks at one thing and says what it causes and what to write. A warning never stops a reload.
 
 mod access_lists;
-mod counting;
 pub(super) mod keys;
 mod names;
-mod tiers;
 mod unreachable_rules;
 
+use std::cmp::Ordering;
+
 use super::diagnostics::{SourceLocation, Warning, quoted};
-use super::rule::{By, IfMissing, Mode, Rates, Rule};
+use super::rule::{By, IfMissing, Mode, RateClass, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
 use crate::request::HEADER_PREFIX;
-use tidegate_core::algorithms::{Algorithm, MAX_LOG_ENTRIES};
+use tidegate_core::algorithms::{Algorithm, Limit, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};
+use tidegate_core::store::Counting;
 use tidegate_core::units::Nanos;
 
 /// All warnings about `set`, in file order.
@@ -36,9 +37,12 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         named_keys(rule, set, &mut warn);
         ineffective_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
-        counting::check(rule, &mut warn);
+        never_leased(rule, &mut warn);
+        lenient_and_strict(rule, &mut warn);
+        concurrency_without_rate(rule, &mut warn);
+        options_without_rate(rule, &mut warn);
         unknown_method(rule, &mut warn);
-        tiers::check(rule, set, &mut warn);
+        descending_tiers(rule, set, &mut warn);
     }
     domains_without_limits(set, &mut warnings);
     names::check(set, &mut warnings);
@@ -80,13 +84,8 @@ fn warning(rule: &Rule, message: String) -> Warning {
 }
 
 fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
-    let mut warn = |message: &str| {
-        warnings.push(Warning {
-            location: SourceLocation { file: set.source.clone(), line: 0 },
-            rule: None,
-            message: message.to_owned(),
-        });
-    };
+    let location = SourceLocation { file: set.source.clone(), line: 0 };
+    let mut warn = |message: &str| warnings.push(Warning::new(&location, message.to_owned()));
     if set.rules().is_empty() {
         warn("has no rules: everything passes");
     }
@@ -105,23 +104,18 @@ fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
 fn domains_without_limits(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let domains = set.descriptors.domains.iter();
     warnings.extend(domains.filter(|domain| !domain.root.has_limits()).map(|domain| {
-        let name = quoted(&domain.name);
-        Warning {
-            location: domain.location.clone(),
-            rule: None,
-            message: format!("has no limits in the domain {name}: everything passes"),
-        }
+        let message = format!("has no limits in the domain {}: everything passes", quoted(&domain.name));
+        Warning::new(&domain.location, message)
     }));
 }
 
 /// Whether a rule has a calendar window.
 fn follows_calendar(rule: &Rule) -> bool {
-    let mut written = all_rates(rule).flat_map(|rates| &rates.texts);
     let on_calendar = |text: &str| match parse_rate(text) {
         Ok(Rate::PerWindow(rate)) => matches!(rate.window, RateWindow::Calendar(_)),
         _ => false,
     };
-    rule.algorithm == Algorithm::FixedWindow && written.any(|text| on_calendar(text))
+    rule.algorithm == Algorithm::FixedWindow && all_limits(rule).any(|(_, text)| on_calendar(text))
 }
 
 /// Words in paths where passwords are guessed.
@@ -147,7 +141,7 @@ fn large_log(rule: &Rule, warn: &mut impl FnMut(String)) {
     if rule.algorithm != Algorithm::SlidingLog {
         return;
     }
-    let counts = all_rates(rule).flat_map(|rates| rates.limits.iter()).map(|limit| limit.count());
+    let counts = all_limits(rule).map(|(limit, _)| limit.count());
     if let Some(count) = counts.max().filter(|count| *count > MAX_LOG_ENTRIES) {
         warn(format!(
             "logs {count} requests per subject, but a log stores only {MAX_LOG_ENTRIES} times, rounded \
@@ -171,16 +165,12 @@ const TYPICAL_UNIT_COST: u64 = 1_000;
 
 fn small_burst(rule: &Rule, warn: &mut impl FnMut(String)) {
     let Some(unit) = &rule.unit else { return };
-    for rates in all_rates(rule) {
-        for (limit, written) in rates.limits.iter().zip(&rates.texts) {
-            let bytes_or_tokens = limit.count() >= TYPICAL_UNIT_COST;
-            if bytes_or_tokens && limit.capacity() < TYPICAL_UNIT_COST {
-                warn(format!(
-                    "has rate `{written}`, which always denies requests that cost more than {} {unit}; \
-                     write a larger burst",
-                    limit.capacity()
-                ));
-            }
+    for (limit, written) in all_limits(rule) {
+        if limit.count() >= TYPICAL_UNIT_COST && limit.capacity() < TYPICAL_UNIT_COST {
+            warn(format!(
+                "has rate `{written}`, which always denies requests that cost more than {} {unit}; write a larger burst",
+                limit.capacity()
+            ));
         }
     }
 }
@@ -209,8 +199,7 @@ fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(Strin
     let chosen = rule.by.names().find(|name| name.starts_with("header."));
     if let Some(name) = chosen.filter(|_| !guarded) {
         warn(format!(
-            "counts by {name}, which clients choose themselves, and there is no rule by ip beside it; \
-             write one"
+            "counts by {name}, which clients choose themselves, and there is no rule by ip beside it; write one"
         ));
     }
 }
@@ -249,8 +238,7 @@ fn limits_addresses(rule: &Rule) -> bool {
 fn unverified_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
     if set.keys_file().is_none() && rule.by.names().any(|name| name == "api_key") {
         warn(
-            "counts by api_key, but there is no `keys_file`: every invented key has a budget of its \
-             own; write one"
+            "counts by api_key, but there is no `keys_file`: every invented key has a budget of its own; write one"
                 .to_owned(),
         );
     }
@@ -279,8 +267,7 @@ fn unknown_method(rule: &Rule, warn: &mut impl FnMut(String)) {
 }
 
 fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let rates = all_rates(rule).flat_map(|rates| rates.limits.iter().zip(&rates.texts));
-    let mut calendar_rates = rates.filter(|(limit, _)| !limit.is_staggered());
+    let mut calendar_rates = all_limits(rule).filter(|(limit, _)| !limit.is_staggered());
     if rule.stagger
         && let Some((_, rate)) = calendar_rates.next()
     {
@@ -298,7 +285,7 @@ fn ineffective_fields(rule: &Rule, warn: &mut impl FnMut(String)) {
 const TYPICAL_FAILOVER_TIME: Nanos = Nanos::from_secs(10);
 
 fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
-    let spans = all_rates(rule).flat_map(|rates| rates.limits.iter().map(|limit| limit.per()));
+    let spans = all_limits(rule).map(|(limit, _)| limit.per());
     if let Some(longest) = spans.max().filter(|longest| *longest <= TYPICAL_FAILOVER_TIME)
         && rule.options.durability.is_required()
     {
@@ -310,6 +297,107 @@ fn durable_for_seconds(rule: &Rule, warn: &mut impl FnMut(String)) {
     }
 }
 
+/// Every limit of a rule, with its rate as written.
+fn all_limits(rule: &Rule) -> impl Iterator<Item = (&Limit, &str)> {
+    all_rates(rule).flat_map(|rates| rates.limits.iter().zip(rates.texts.iter().map(|text| &**text)))
+}
+
 fn all_rates(rule: &Rule) -> impl Iterator<Item = &Rates> {
     rule.rates.iter().map(|rates| &**rates)
+}
+
+/// A node leases only what it expects to use, and at least this many units at once.
+const MIN_UNITS_PER_LEASE: u128 = 8;
+
+fn never_leased(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let hot = |limit: &Limit| {
+        let duration = limit.lease_ttl().map_or(0, |ttl| ttl.get());
+        let units = u128::from(limit.count()) * u128::from(duration);
+        units >= MIN_UNITS_PER_LEASE * u128::from(limit.per().get())
+    };
+    let mut leased = all_limits(rule).filter_map(|(limit, written)| Some((limit.lease_ttl()?, written)));
+    if let Some((duration, written)) = leased.next()
+        && !all_limits(rule).any(|(limit, _)| hot(limit))
+    {
+        warn(format!(
+            "has counting leased, but `{written}` is less than {MIN_UNITS_PER_LEASE} in {duration}, so that \
+             nothing is ever leased; write `counting: exact`"
+        ));
+    }
+}
+
+fn lenient_and_strict(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let strict = matches!(rule.algorithm, Algorithm::SlidingLog | Algorithm::SlidingWindowStrict);
+    if strict && rule.options.counting == Counting::Lenient {
+        warn(format!(
+            "has counting lenient with algorithm {}, which is for limits that are never exceeded; write \
+             `counting: exact`, or `algorithm: sliding-window`",
+            rule.algorithm
+        ));
+    }
+}
+
+fn concurrency_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
+    if rule.concurrent.is_some() && has_no_limits(rule) {
+        warn(
+            "has `concurrent` and no rate: only acquire and release count it, so that every check \
+             passes; write a rate beside it unless all callers acquire"
+                .to_owned(),
+        );
+    }
+}
+
+fn options_without_rate(rule: &Rule, warn: &mut impl FnMut(String)) {
+    let fields = [
+        (rule.priority.is_some(), "priority"),
+        (rule.soft.is_some(), "soft"),
+        (rule.options.counting != Counting::Exact, "counting"),
+    ];
+    for (_, field) in fields.into_iter().filter(|(is_set, _)| *is_set && has_no_limits(rule)) {
+        warn(format!("has `{field}`, but no rate that it could apply to; remove it"));
+    }
+}
+
+fn has_no_limits(rule: &Rule) -> bool {
+    all_limits(rule).next().is_none()
+}
+
+/// Warns if the first tier, which clients without a tier have too, has more than every other tier of a rule.
+fn descending_tiers(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
+    let [first, others @ ..] = set.tiers() else { return };
+    if rule.tiers.is_empty() || others.is_empty() {
+        return;
+    }
+    let limits = |tier: usize| {
+        let class = rule.tiers.get(tier).copied().unwrap_or_else(RateClass::default);
+        rule.rates(class).limits()
+    };
+    let is_less = |tier: usize| compare_limits(limits(tier), limits(0)) == Ordering::Less;
+    if (1..=others.len()).all(is_less) {
+        warn(format!(
+            "has its largest rate for tier `{first}`, which clients without a tier have too; write \
+             `tiers` at the top with the least first"
+        ));
+    }
+}
+
+/// Which of two sets of limits allows less, by the fastest rate of each: a slower one beside it, such as a
+/// daily quota, need not be in both. No limits allow everything.
+fn compare_limits(a: &[Limit], b: &[Limit]) -> Ordering {
+    match (fastest(a), fastest(b)) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) => compare_rates(a, b),
+    }
+}
+
+fn fastest(limits: &[Limit]) -> Option<&Limit> {
+    limits.iter().max_by(|a, b| compare_rates(a, b))
+}
+
+fn compare_rates(a: &Limit, b: &Limit) -> Ordering {
+    let left = u128::from(a.count()) * u128::from(b.per().get());
+    let right = u128::from(b.count()) * u128::from(a.per().get());
+    left.cmp(&right)
 }

@@ -12,9 +12,9 @@ use crate::request::Priority;
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::units::Nanos;
 
-mapping_fields!(CeilingFields { critical: "critical", normal: "normal", sheddable: "sheddable" });
+mapping_fields!(CeilingFields { critical, normal, sheddable });
 
-mapping_fields!(SoftLimitFields { from: "from", max_delay: "max_delay" });
+mapping_fields!(SoftLimitFields { from, max_delay });
 
 /// A fraction of a limit, in thousandths: more than 0, at most 1,000.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -57,28 +57,20 @@ impl fmt::Display for Permille {
 }
 
 /// How much of a limit requests of each priority may use. Invariant: a higher priority may use no less than a lower
-/// one.
+/// one. In the order of [`Priority::ALL`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PriorityCeilings {
-    critical: Permille,
-    normal: Permille,
-    sheddable: Permille,
-}
+pub struct PriorityCeilings([Permille; 3]);
 
 impl Default for PriorityCeilings {
     fn default() -> Self {
-        PriorityCeilings { critical: Permille::ALL, normal: Permille(950), sheddable: Permille(800) }
+        PriorityCeilings([Permille::ALL, Permille(950), Permille(800)])
     }
 }
 
 impl PriorityCeilings {
     /// The fraction that requests of `priority` may use.
     pub fn of(&self, priority: Priority) -> Permille {
-        match priority {
-            Priority::Critical => self.critical,
-            Priority::Normal => self.normal,
-            Priority::Sheddable => self.sheddable,
-        }
+        self.0[priority as usize]
     }
 
     /// The units of `capacity` that requests of `priority` may use.
@@ -136,19 +128,19 @@ pub(crate) fn read_ceilings(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Op
         return (text == "true").then(PriorityCeilings::default);
     }
     let fields = CeilingFields::read(node, "has a `priority` that", report)?;
-    let defaults = PriorityCeilings::default();
-    let ceilings = PriorityCeilings {
-        critical: read_permille(fields.critical, "critical", defaults.critical, report)?,
-        normal: read_permille(fields.normal, "normal", defaults.normal, report)?,
-        sheddable: read_permille(fields.sheddable, "sheddable", defaults.sheddable, report)?,
-    };
-    for [more, less] in [[Priority::Critical, Priority::Normal], [Priority::Normal, Priority::Sheddable]] {
-        let [above, below] = [more, less].map(|priority| ceilings.of(priority));
+    let mut ceilings = PriorityCeilings::default();
+    for (priority, node) in Priority::ALL.into_iter().zip([fields.critical, fields.normal, fields.sheddable]) {
+        if let Some(node) = node {
+            ceilings.0[priority as usize] = read_permille(node, priority, report)?;
+        }
+    }
+    for pair in Priority::ALL.windows(2) {
+        let (more, less) = (pair[0].name(), pair[1].name());
+        let (above, below) = (ceilings.of(pair[0]), ceilings.of(pair[1]));
         if above < below {
-            let (more, less) = (more.name(), less.name());
             let message = format!(
-                "has priority {more} at {above} and {less} at {below}, so that the lower priority may \
-                 use more; write {more} at {below} or above"
+                "has priority {more} at {above} and {less} at {below}, so that the lower priority may use more; write \
+                 {more} at {below} or above"
             );
             report.error(node.line(), message);
             return None;
@@ -157,27 +149,17 @@ pub(crate) fn read_ceilings(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Op
     Some(ceilings)
 }
 
-fn read_permille(
-    node: Option<YamlNode<'_>>,
-    name: &str,
-    default: Permille,
-    report: &mut Reporter<'_>,
-) -> Option<Permille> {
-    let Some(node) = node else {
-        return Some(default);
-    };
-    let field = format!("priority {name}");
-    let text = report.text(&field, node, "a part of the limit such as 0.95")?;
-    let permille = Permille::parse(text);
-    if permille.is_none() {
-        let message = format!(
-            "has {field} {}, which is no part of a limit; write a number above 0 up to 1 with up to \
-             three places, such as 0.95",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    permille
+fn read_permille(node: YamlNode<'_>, priority: Priority, report: &mut Reporter<'_>) -> Option<Permille> {
+    let field = format!("priority {}", priority.name());
+    report.parse(&field, node, "a part of the limit such as 0.95", |text| {
+        Permille::parse(text).ok_or_else(|| {
+            format!(
+                "has {field} {}, which is no part of a limit; write a number above 0 up to 1 with up to three places, \
+                 such as 0.95",
+                quoted(text)
+            )
+        })
+    })
 }
 
 /// Reads `soft`.
@@ -204,8 +186,7 @@ pub(crate) fn read_soft_limit(
         None => DEFAULT_SOFT_THRESHOLD,
     };
     if fields.max_delay.is_none() {
-        let message = "has `soft` without a `max_delay`; write one such as { max_delay: 1s }";
-        report.error(node.line(), message);
+        report.error(node.line(), "has `soft` without a `max_delay`; write one such as { max_delay: 1s }");
     }
     let max_delay = read_duration(fields.max_delay, "soft max_delay", report)?;
     if max_delay > MAX_SOFT_DELAY {
@@ -217,15 +198,13 @@ pub(crate) fn read_soft_limit(
 }
 
 fn read_threshold(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Permille> {
-    let text = report.text("soft from", node, "a part of the limit such as 0.8")?;
-    let permille = Permille::parse(text).filter(|part| *part < Permille::ALL);
-    if permille.is_none() {
-        let message = format!(
-            "has soft from {}, which is no part of a limit below all of it; write a number above 0 and \
-             below 1 with up to three places, such as 0.8",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    permille
+    report.parse("soft from", node, "a part of the limit such as 0.8", |text| {
+        Permille::parse(text).filter(|part| *part < Permille::ALL).ok_or_else(|| {
+            format!(
+                "has soft from {}, which is no part of a limit below all of it; write a number above 0 and below 1 \
+                 with up to three places, such as 0.8",
+                quoted(text)
+            )
+        })
+    })
 }

@@ -6,44 +6,29 @@ use super::condition::{Attribute, AttributeMatcher, Condition, Match, NetMatcher
 use super::diagnostics::quoted;
 use super::fields::Reporter;
 use super::glob::Glob;
-use super::names::AttributeNames;
+use super::rule_reader::RuleReader;
 use super::values::{self, networks::parse_client_net};
 use super::yaml::{Pairs, YamlNode, YamlValue};
 use crate::request::{PRIORITY, normalize_pattern, normalize_value};
 
-/// Settings for reading matches, and the names collected from them.
-pub(crate) struct MatchReader<'s> {
-    pub(crate) ipv6_prefix: u8,
-    pub(crate) names: AttributeNames<'s>,
-}
-
-impl MatchReader<'_> {
-    pub(crate) fn read(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
-        let Some(pairs) = read_mapping("match", node, report) else {
-            return Match::default();
-        };
-        let mut none = Vec::new();
-        let mut all = Vec::new();
-        let mut negated = None;
+impl RuleReader<'_, '_> {
+    pub(super) fn read_match(&mut self, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Match {
+        let Some(pairs) = read_mapping("match", node, report) else { return Match::default() };
+        let (mut all, mut none) = (Vec::new(), Vec::new());
+        let mut has_not = false;
         for (key, value) in pairs {
             if key.text() == Some("not") {
-                if negated.replace(()).is_some() {
+                if std::mem::replace(&mut has_not, true) {
                     report.error(key.line(), "has `not` twice in its match; keep one");
                 }
-                if let Some(pairs) = read_mapping("not", value, report) {
-                    self.conditions("not", pairs, &mut none, report);
+                for (key, value) in read_mapping("not", value, report).into_iter().flatten() {
+                    self.condition("not", key, value, &mut none, report);
                 }
             } else {
                 self.condition("match", key, value, &mut all, report);
             }
         }
         Match { all: all.into(), none: none.into() }
-    }
-
-    fn conditions(&mut self, field: &str, pairs: Pairs<'_>, into: &mut Vec<Condition>, report: &mut Reporter<'_>) {
-        for (key, value) in pairs {
-            self.condition(field, key, value, into, report);
-        }
     }
 
     fn condition(
@@ -54,12 +39,8 @@ impl MatchReader<'_> {
         into: &mut Vec<Condition>,
         report: &mut Reporter<'_>,
     ) {
-        let Some(name) = report.text(field, key, "the name of an attribute") else {
-            return;
-        };
-        let Some(attribute) = self.attribute(name, key.line(), report) else {
-            return;
-        };
+        let Some(name) = report.text(field, key, "the name of an attribute") else { return };
+        let Some(attribute) = self.attribute(name, key.line(), report) else { return };
         if into.iter().any(|known| known.attribute == attribute) {
             let message = format!("has {} twice in its {field}; write one list of values", quoted(name));
             report.error(key.line(), message);
@@ -74,29 +55,19 @@ impl MatchReader<'_> {
     }
 
     fn attribute(&mut self, name: &str, line: u32, report: &mut Reporter<'_>) -> Option<Attribute> {
-        match self.names.find(name) {
-            Ok(name) => Some(match &*name {
-                "ip" => Attribute::Ip,
-                "api_key" => Attribute::ApiKey,
-                PRIORITY => Attribute::Priority,
-                _ => Attribute::Text(name),
-            }),
-            Err(wrong) => {
-                report.error(line, format!("matches {wrong}"));
-                None
-            }
-        }
+        let name = report.check(line, self.names.attribute(name).map_err(|wrong| format!("matches {wrong}")))?;
+        Some(match &*name {
+            "ip" => Attribute::Ip,
+            "api_key" => Attribute::ApiKey,
+            PRIORITY => Attribute::Priority,
+            _ => Attribute::Text(name),
+        })
     }
 
     fn nets(&self, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> AttributeMatcher {
-        let mut nets = Vec::with_capacity(texts.len());
-        for (text, line) in texts {
-            match parse_client_net(text, self.ipv6_prefix) {
-                Ok(net) => nets.push(net),
-                Err(wrong) => report.error(*line, format!("matches ip {wrong}")),
-            }
-        }
-        AttributeMatcher::Nets(NetMatcher::new(nets))
+        let net = |text: &str| parse_client_net(text, self.ipv6_prefix).map_err(|wrong| format!("matches ip {wrong}"));
+        let nets = texts.iter().filter_map(|(text, line)| report.check(*line, net(text)));
+        AttributeMatcher::Nets(NetMatcher::new(nets.collect()))
     }
 }
 
@@ -134,8 +105,7 @@ fn patterns(name: &str, texts: &[(&str, u32)], report: &mut Reporter<'_>) -> Att
 fn pattern<'t>(name: &str, text: &'t str) -> Result<Cow<'t, str>, String> {
     values::check(name, text)?;
     if name == "path" && Glob::is_glob(text) {
-        let normal = normalize_pattern(text);
-        return normal.map(Cow::Owned).map_err(str::to_owned);
+        return normalize_pattern(text).map(Cow::Owned).map_err(str::to_owned);
     }
     normal_text(name, text)
 }

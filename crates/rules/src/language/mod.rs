@@ -7,7 +7,6 @@
 
 mod access_lists;
 mod algorithm_profile;
-mod attributes;
 mod calendar;
 mod compile;
 mod condition;
@@ -36,11 +35,9 @@ mod subject;
 mod top_level;
 mod values;
 mod yaml;
-mod yaml_errors;
 
 pub use access_lists::{ListDecision, ListEntry};
 pub use algorithm_profile::AlgorithmProfile;
-pub use attributes::{AttributeCaseError, may_have_case_mismatch};
 pub use descriptors::{ConfigDump, DescriptorConfig, DomainConfig, LimitConfig, stat_name};
 pub use diagnostics::{RuleError, RuleErrors, SourceLocation, Warning};
 pub use diff::{LiftedBlocks, LiftedDescriptorLimits, LiftedLimits, lifted_blocks, lifted_descriptor_limits};
@@ -52,7 +49,7 @@ pub use load_shedding::{Permille, PriorityCeilings, SoftLimit};
 pub use names::{find_within_one_edit, suggest_name};
 pub use rule::{Alternatives, By, IfMissing, Mode, Purpose, RateClass, Rates, Rule, RuleKind};
 pub use rule_options::Concurrency;
-pub use rule_set::{Identity, RuleSet, UnknownUnitError};
+pub use rule_set::{AttributeCaseError, Identity, RuleSet, UnknownUnitError, may_have_case_mismatch};
 pub use schema::schema;
 pub use tidegate_core::rate::{PerWindow, Rate, RateError, parse_duration, parse_rate};
 pub use yaml::MAX_FILE_BYTES;

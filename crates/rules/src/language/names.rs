@@ -65,8 +65,7 @@ impl DeclaredNames {
         let declared = self.attributes.iter().map(|known| &**known);
         let known = BUILT_IN.into_iter().chain(ENVOY_KEYS).chain(declared);
         let near = find_within_one_edit(name, known).map(str::to_owned);
-        let near = near.or_else(|| correct_header_prefix(name))?;
-        Some(misspelling_message(name, &near, "attributes"))
+        Some(misspelling_message(name, &near.or_else(|| correct_header_prefix(name))?, "attributes"))
     }
 }
 
@@ -80,47 +79,60 @@ fn correct_header_prefix(name: &str) -> Option<String> {
 
 fn misspelling_message(name: &str, near: &str, field: &str) -> String {
     let by = if name.eq_ignore_ascii_case(near) { "case" } else { "one letter" };
-    format!(
-        "`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: \
-         [{name}]`"
-    )
+    format!("`{name}`, which differs from `{near}` by {by}; write `{near}`, or declare it: `{field}: [{name}]`")
 }
 
-/// Attribute names seen while rules are read, each checked and stored once.
-pub(crate) struct AttributeNames<'s> {
+/// Names seen while rules are read, each checked and stored once.
+pub(crate) struct KnownNames<'s> {
     declared: &'s DeclaredNames,
-    seen: FxHashMap<Box<str>, Result<Arc<str>, String>>,
+    attributes: FxHashMap<Box<str>, Result<Arc<str>, String>>,
+    units: FxHashMap<Box<str>, Arc<str>>,
 }
 
-impl<'s> AttributeNames<'s> {
+impl<'s> KnownNames<'s> {
     pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
-        AttributeNames { declared, seen: FxHashMap::default() }
+        KnownNames { declared, attributes: FxHashMap::default(), units: FxHashMap::default() }
     }
 
     /// The attribute that a rule calls `name`, as requests carry it, or the error for the name.
-    pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
-        if let Some(seen) = self.seen.get(name) {
+    pub(crate) fn attribute(&mut self, name: &str) -> Result<Arc<str>, String> {
+        if let Some(seen) = self.attributes.get(name) {
             return seen.clone();
         }
-        let found = attribute_name(name).and_then(|normal| {
-            let misspelt = self.declared.misspelt_attribute(&normal);
-            misspelt.map_or(Ok(normal), Err)
-        });
-        self.seen.insert(name.into(), found.clone());
+        let found =
+            attribute_name(name).and_then(|normal| self.declared.misspelt_attribute(&normal).map_or(Ok(normal), Err));
+        self.attributes.insert(name.into(), found.clone());
         found
     }
-}
 
-impl AttributeNames<'_> {
-    /// As [`Self::find`], for a name in `by`, where `global` has a meaning of its own. `Global` or `gobal` would be
-    /// an attribute that no request has, and the limit for all clients together would become one for each address.
-    pub(crate) fn find_in_by(&mut self, name: &str) -> Result<Arc<str>, String> {
-        let found = self.find(name)?;
+    /// As [`Self::attribute`], for a name in `by`, where `global` has a meaning of its own. `Global` or `gobal` would
+    /// be an attribute that no request has, and the limit for all clients together would become one for each address.
+    pub(crate) fn attribute_in_by(&mut self, name: &str) -> Result<Arc<str>, String> {
+        let found = self.attribute(name)?;
         let is_global = find_within_one_edit(&found, [GLOBAL]).is_some();
         if is_global && !self.declared.knows_attribute(&found) {
             return Err(misspelling_message(&found, GLOBAL, "attributes"));
         }
         Ok(found)
+    }
+
+    /// The unit that a rule calls `name`, or the error for the name. If two units are nearly the same, an undeclared
+    /// one is probably meant to be the other.
+    pub(crate) fn unit(&mut self, name: &str) -> Result<Arc<str>, String> {
+        if let Some(seen) = self.units.get(name) {
+            return Ok(Arc::clone(seen));
+        }
+        check_unit(name)?;
+        let seen = self.units.keys().take(MAX_DECLARED);
+        let known = self.declared.units.iter().chain(seen).map(|known| &**known);
+        if !self.declared.units.contains(name)
+            && let Some(near) = find_within_one_edit(name, known)
+        {
+            return Err(misspelling_message(name, near, "units"));
+        }
+        let unit: Arc<str> = name.into();
+        self.units.insert(name.into(), Arc::clone(&unit));
+        Ok(unit)
     }
 }
 
@@ -141,38 +153,6 @@ pub(crate) fn attribute_name(name: &str) -> Result<Arc<str>, String> {
 fn is_name(name: &str) -> bool {
     let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
     !name.is_empty() && name.len() <= 100 && name.bytes().all(fits)
-}
-
-/// The units seen while rules are read.
-pub(crate) struct UnitNames<'s> {
-    declared: &'s DeclaredNames,
-    seen: FxHashMap<Box<str>, Arc<str>>,
-}
-
-impl<'s> UnitNames<'s> {
-    pub(crate) fn new(declared: &'s DeclaredNames) -> Self {
-        UnitNames { declared, seen: FxHashMap::default() }
-    }
-
-    /// The unit that a rule calls `name`, or the error for the name. If two units are nearly the same, an undeclared
-    /// one is probably meant to be the other.
-    pub(crate) fn find(&mut self, name: &str) -> Result<Arc<str>, String> {
-        if let Some(seen) = self.seen.get(name) {
-            return Ok(Arc::clone(seen));
-        }
-        check_unit(name)?;
-        let declared = self.declared.units.iter();
-        let seen = self.seen.keys().take(MAX_DECLARED);
-        let mut known = declared.chain(seen).map(|known| &**known);
-        if !self.declared.units.contains(name)
-            && let Some(near) = find_within_one_edit(name, &mut known)
-        {
-            return Err(misspelling_message(name, near, "units"));
-        }
-        let unit: Arc<str> = name.into();
-        self.seen.insert(name.into(), Arc::clone(&unit));
-        Ok(unit)
-    }
 }
 
 /// Whether a unit may be called `name`.
@@ -221,7 +201,7 @@ mod tests {
     fn check(name: &str, want: Option<&str>) {
         let declared =
             DeclaredNames { attributes: ["org".into(), "id".into()].into_iter().collect(), ..DeclaredNames::default() };
-        let wrong = AttributeNames::new(&declared).find(name).err();
+        let wrong = KnownNames::new(&declared).attribute(name).err();
         let meant = |near: &str| wrong.as_deref().is_some_and(|w| w.contains(&format!("write `{near}`")));
         match want {
             None => assert_eq!(wrong, None, "{name}"),
@@ -281,15 +261,15 @@ mod tests {
     #[test]
     fn two_units_that_are_nearly_the_same_must_be_declared() {
         let undeclared = DeclaredNames::default();
-        let mut units = UnitNames::new(&undeclared);
-        assert!(units.find("tokens").is_ok() && units.find("images").is_ok());
-        assert!(units.find("token").is_err_and(|wrong| wrong.contains("write `tokens`")));
+        let mut units = KnownNames::new(&undeclared);
+        assert!(units.unit("tokens").is_ok() && units.unit("images").is_ok());
+        assert!(units.unit("token").is_err_and(|wrong| wrong.contains("write `tokens`")));
         let declared = DeclaredNames {
             units: ["tokens".into(), "token".into()].into_iter().collect(),
             ..DeclaredNames::default()
         };
-        let mut units = UnitNames::new(&declared);
-        assert!(units.find("tokens").is_ok() && units.find("token").is_ok());
-        assert!(units.find("Tokens").is_err());
+        let mut units = KnownNames::new(&declared);
+        assert!(units.unit("tokens").is_ok() && units.unit("token").is_ok());
+        assert!(units.unit("Tokens").is_err());
     }
 }

@@ -14,15 +14,13 @@ use super::glob::Glob;
 use super::match_reader::normal_text;
 use super::rule::{Alternatives, By};
 use super::subject::{push_value, split_subject};
-use super::values::networks::ipv4_behind_nat64;
+use super::values::networks::{cut_error, cut_to, reject_nat64};
 use super::values::{self, methods};
 use crate::request::{PRIORITY, normalize_method};
 
 /// The text that requests of this subject have, see `subject::subject_text`, or the error for it.
 pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<Box<str>, String> {
-    let By::All(parts) = by else {
-        return Ok(text.into());
-    };
+    let By::All(parts) = by else { return Ok(text.into()) };
     let values = split_subject(text, parts);
     if values.len() != parts.len() {
         return Err(format!(
@@ -43,9 +41,7 @@ pub(super) fn normalize_subject(text: &str, by: &By, ipv6_prefix: u8) -> Result<
 /// The warning about a subject that is valid and probably not meant. Begins with the value.
 pub(super) fn warning(text: &str, by: &By) -> Option<String> {
     let By::All(parts) = by else { return None };
-    let values = split_subject(text, parts);
-    let mut pairs = values.iter().zip(parts);
-    pairs.find_map(|(value, names)| value_warning(value, names))
+    split_subject(text, parts).iter().zip(parts).find_map(|(value, names)| value_warning(value, names))
 }
 
 /// One value of a subject: an address as clients have it after normalization, a path and the like in normal form.
@@ -142,8 +138,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
     (is_address || is_digest).then(|| {
         let claimed = if is_address { "an address" } else { "a digest of a key" };
         format!(
-            "{quoted}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ \
-             {name}: {} }}`",
+            "{quoted}, which reads as {claimed}, so that no {name} has it; write a rule with `match: {{ {name}: {} }}`",
             text.escape_debug()
         )
     })
@@ -152,12 +147,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
 /// The address of one client in the form in which clients are counted. An IPv6 client has a whole network, and is
 /// written as that network.
 fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
-    if let Some(plain) = ipv4_behind_nat64(net) {
-        return Err(format!(
-            "an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
-             {plain}"
-        ));
-    }
+    reject_nat64(net)?;
     let one_client = match net {
         IpNet::V4(_) => 32,
         IpNet::V6(_) => ipv6_prefix,
@@ -169,12 +159,9 @@ fn normalize_address(net: IpNet, ipv6_prefix: u8) -> Result<String, String> {
             net.trunc()
         ));
     }
-    let client = IpNet::new(net.addr(), one_client).map_or(net, |cut| cut.trunc());
+    let client = cut_to(net, one_client);
     if net != client {
-        return Err(format!(
-            "but IPv6 addresses are cut to /{one_client} before they are compared; write {client}, \
-             or a larger identity.ipv6_prefix, which gives each address of a client a limit of its own"
-        ));
+        return Err(cut_error(one_client, client));
     }
     Ok(client.addr().to_string())
 }

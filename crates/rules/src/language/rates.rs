@@ -12,6 +12,7 @@ use super::fields::{Reporter, closest_name, what_to_write};
 use super::load_shedding::PriorityCeilings;
 use super::override_reader;
 use super::rule::{By, RateClass, Rates};
+use super::rule_reader::{RuleFields, RuleReader};
 use super::yaml::{YamlNode, YamlValue};
 use crate::request::Priority;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec, Window};
@@ -24,23 +25,18 @@ const EXPECTED: &str = "a rate such as 100/minute, or a list of them";
 
 /// One set of rates, as written.
 type ParsedRates<'d> = SmallVec<[(Rate, &'d str, u32); 2]>;
-type RateSetKey<'d> = (SmallVec<[&'d str; 2]>, LimitOptions);
+pub(crate) type RateSetKey<'d> = (SmallVec<[&'d str; 2]>, LimitOptions);
 
-/// All rate sets of one rule, parsed but not compiled: the algorithm may depend on them.
-#[derive(Default)]
-pub(crate) struct ParsedRuleRates<'d> {
-    default_rates: ParsedRates<'d>,
-    by_tier: Vec<(usize, ParsedRates<'d>)>,
-    by_subject: Vec<(Box<str>, ParsedRates<'d>)>,
+/// Whom a set of rates is for.
+enum RateOwner {
+    Everyone,
+    /// By position in the list of tiers.
+    Tier(usize),
+    Subject(Box<str>),
 }
 
-/// A rate whose window is a unit of the calendar, as written.
-#[derive(Clone, Copy)]
-pub(crate) struct CalendarRate<'d> {
-    pub(crate) text: &'d str,
-    pub(crate) unit: CalendarUnit,
-    pub(crate) line: u32,
-}
+/// All rate sets of one rule, parsed but not compiled: the algorithm may depend on them. The first is for everyone.
+pub(crate) struct ParsedRuleRates<'d>(Vec<(RateOwner, ParsedRates<'d>)>);
 
 /// The rate sets of one rule, compiled.
 #[derive(Default)]
@@ -62,43 +58,30 @@ pub(crate) struct LimitOptions {
     pub(crate) ceilings: Option<PriorityCeilings>,
 }
 
-/// Settings for reading rates, and the sets compiled so far.
-pub(crate) struct RatesReader<'d, 's> {
-    pub(crate) tiers: &'s [Box<str>],
-    pub(crate) calendar: &'s Calendar,
-    pub(crate) ipv6_prefix: u8,
-    /// Files with many rules have few different rates, so equal sets are compiled once.
-    pub(crate) compiled_sets: FxHashMap<RateSetKey<'d>, Arc<Rates>>,
-}
-
 impl<'d> ParsedRuleRates<'d> {
     /// Whether any rate has a burst.
     pub(crate) fn has_burst(&self) -> bool {
         self.all().any(|(rate, ..)| rate.has_burst())
     }
 
-    /// The first rate per day, week or month.
-    pub(crate) fn first_calendar_rate(&self) -> Option<CalendarRate<'d>> {
+    /// The first rate per day, week or month: its text, unit and line.
+    pub(crate) fn first_calendar_rate(&self) -> Option<(&'d str, CalendarUnit, u32)> {
         self.all().find_map(|(rate, text, line)| match rate {
-            Rate::PerWindow(PerWindow { window: RateWindow::Calendar(unit), .. }) => {
-                Some(CalendarRate { text, unit: *unit, line: *line })
-            }
+            Rate::PerWindow(PerWindow { window: RateWindow::Calendar(unit), .. }) => Some((*text, *unit, *line)),
             _ => None,
         })
     }
 
     /// The first rate per fixed duration.
     pub(crate) fn first_fixed_rate(&self) -> Option<&'d str> {
-        let spans =
-            |rate: &Rate| matches!(rate, Rate::PerWindow(rate) if matches!(rate.window, RateWindow::Duration(_)));
-        let mut all = self.all();
-        all.find(|(rate, ..)| spans(rate)).map(|(_, text, _)| *text)
+        self.all().find_map(|(rate, text, _)| match rate {
+            Rate::PerWindow(PerWindow { window: RateWindow::Duration(_), .. }) => Some(*text),
+            _ => None,
+        })
     }
 
     fn all(&self) -> impl Iterator<Item = &(Rate, &'d str, u32)> {
-        let tiers = self.by_tier.iter().map(|(_, written)| written);
-        let subjects = self.by_subject.iter().map(|(_, written)| written);
-        [&self.default_rates].into_iter().chain(tiers).chain(subjects).flatten()
+        self.0.iter().flat_map(|(_, rates)| rates)
     }
 
     /// Whether every rate is `unlimited`.
@@ -107,50 +90,43 @@ impl<'d> ParsedRuleRates<'d> {
     }
 }
 
-impl<'d> RatesReader<'d, '_> {
-    pub(crate) fn read(
+impl<'d> RuleReader<'d, '_> {
+    pub(super) fn read_rates(
         &self,
-        rate: Option<YamlNode<'d>>,
-        tiers: Option<YamlNode<'d>>,
-        overrides: Option<YamlNode<'d>>,
+        fields: &RuleFields<'d>,
         by: &By,
         report: &mut Reporter<'_>,
     ) -> ParsedRuleRates<'d> {
-        let mut rates = ParsedRuleRates::default();
-        if let Some(node) = rate {
-            rates.default_rates = read_set("rate", node, report);
+        let rates = fields.rate.map(|node| read_set("rate", node, report)).unwrap_or_default();
+        let mut sets = vec![(RateOwner::Everyone, rates)];
+        if let Some(node) = fields.tiers {
+            self.read_tiers(node, &mut sets, report);
         }
-        if let Some(node) = tiers {
-            rates.by_tier = self.read_tiers(node, report);
+        if let Some(node) = fields.overrides {
+            self.read_overrides(node, by, &mut sets, report);
         }
-        if let Some(node) = overrides {
-            rates.by_subject = self.read_overrides(node, by, report);
-        }
-        rates
+        ParsedRuleRates(sets)
     }
 
-    fn read_tiers(&self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Vec<(usize, ParsedRates<'d>)> {
+    fn read_tiers(&self, node: YamlNode<'d>, sets: &mut Vec<(RateOwner, ParsedRates<'d>)>, report: &mut Reporter<'_>) {
         let YamlValue::Map(pairs) = node.kind() else {
             report.text("tiers", node, "tiers and rates, such as { pro: 1000/minute }");
-            return Vec::new();
+            return;
         };
-        let mut found: Vec<(usize, ParsedRates<'d>)> = Vec::new();
         for (key, value) in pairs {
-            let Some(name) = report.text("tiers", key, "the name of a tier") else {
-                continue;
-            };
-            let Some(tier) = self.tiers.iter().position(|known| **known == *name) else {
-                let message = format!("has rates for tier {}, {}", quoted(name), self.known_tiers(name));
-                report.error(key.line(), message);
-                continue;
-            };
-            if found.iter().any(|(known, _)| *known == tier) {
-                report.error(key.line(), format!("has rates for tier `{name}` twice; keep one"));
-                continue;
+            let found = report.parse("tiers", key, "the name of a tier", |name| {
+                let Some(tier) = self.tiers.iter().position(|known| **known == *name) else {
+                    return Err(format!("has rates for tier {}, {}", quoted(name), self.known_tiers(name)));
+                };
+                if sets.iter().any(|(owner, _)| matches!(owner, RateOwner::Tier(known) if *known == tier)) {
+                    return Err(format!("has rates for tier `{name}` twice; keep one"));
+                }
+                Ok((tier, name))
+            });
+            if let Some((tier, name)) = found {
+                sets.push((RateOwner::Tier(tier), read_set(name, value, report)));
             }
-            found.push((tier, read_set(name, value, report)));
         }
-        found
     }
 
     fn known_tiers(&self, name: &str) -> String {
@@ -165,60 +141,54 @@ impl<'d> RatesReader<'d, '_> {
         &self,
         node: YamlNode<'d>,
         by: &By,
+        sets: &mut Vec<(RateOwner, ParsedRates<'d>)>,
         report: &mut Reporter<'_>,
-    ) -> Vec<(Box<str>, ParsedRates<'d>)> {
+    ) {
         let YamlValue::Map(pairs) = node.kind() else {
             report.text("overrides", node, "subjects and rates, such as { alice: 1000/minute }");
-            return Vec::new();
+            return;
         };
         if *by == By::Global {
-            let message = "has `overrides`, but counts everybody together; remove them or write `by`";
-            report.error(node.line(), message);
+            report.error(node.line(), "has `overrides`, but counts everybody together; remove them or write `by`");
         }
-        let mut found = Vec::new();
         for (key, value) in pairs {
-            let Some(text) = report.text("overrides", key, "the text of a subject") else {
-                continue;
-            };
-            let subject = match override_reader::normalize_subject(text, by, self.ipv6_prefix) {
-                Ok(subject) => subject,
-                Err(wrong) => {
-                    let message = format!("overrides {}, {wrong}", quoted(text));
-                    report.error(key.line(), message);
-                    continue;
-                }
-            };
-            if let Some(warning) = override_reader::warning(text, by) {
+            let found = report.parse("overrides", key, "the text of a subject", |text| {
+                let subject = override_reader::normalize_subject(text, by, self.ipv6_prefix);
+                let subject = subject.map_err(|wrong| format!("overrides {}, {wrong}", quoted(text)))?;
+                Ok((subject, override_reader::warning(text, by)))
+            });
+            let Some((subject, warning)) = found else { continue };
+            if let Some(warning) = warning {
                 report.warn(key.line(), format!("overrides {warning}"));
             }
-            found.push((subject, read_set("overrides", value, report)));
+            sets.push((RateOwner::Subject(subject), read_set("overrides", value, report)));
         }
-        found
     }
 
-    pub(crate) fn compile(
+    pub(super) fn compile_rates(
         &mut self,
         written: ParsedRuleRates<'d>,
         options: LimitOptions,
         report: &mut Reporter<'_>,
     ) -> CompiledRates {
         let mut compiled = CompiledRates::default();
-        compiled.rates.push(self.compile_set(&written.default_rates, options, report));
-        for (tier, set) in &written.by_tier {
-            let class = compiled.push(self.compile_set(set, options, report));
-            if compiled.tiers.len() <= *tier {
-                compiled.tiers.resize(*tier + 1, RateClass::default());
-            }
-            compiled.tiers[*tier] = class;
-        }
-        for (subject, set) in written.by_subject {
+        for (owner, set) in written.0 {
             let class = compiled.push(self.compile_set(&set, options, report));
-            let line = set.first().map_or(0, |(_, _, line)| *line);
-            if compiled.overrides.contains_key(&subject) {
-                let message = format!("overrides {} twice; keep one", quoted(&subject));
-                report.error(line, message);
+            match owner {
+                RateOwner::Everyone => {}
+                RateOwner::Tier(tier) => {
+                    let tiers = &mut compiled.tiers;
+                    tiers.resize(tiers.len().max(tier + 1), RateClass::default());
+                    tiers[tier] = class;
+                }
+                RateOwner::Subject(subject) => {
+                    if compiled.overrides.contains_key(&subject) {
+                        let line = set.first().map_or(0, |(_, _, line)| *line);
+                        report.error(line, format!("overrides {} twice; keep one", quoted(&subject)));
+                    }
+                    compiled.overrides.insert(subject, class);
+                }
             }
-            compiled.overrides.insert(subject, class);
         }
         compiled
     }
@@ -234,22 +204,16 @@ impl<'d> RatesReader<'d, '_> {
         if let Some(known) = self.compiled_sets.get(&key) {
             return Arc::clone(known);
         }
-        let mut limits = Vec::with_capacity(written.len());
-        let mut texts = Vec::with_capacity(written.len());
-        let mut is_valid = true;
+        let (mut limits, mut texts, mut is_valid) = (Vec::new(), Vec::new(), true);
         for (rate, text, line) in written {
-            let Rate::PerWindow(rate) = rate else {
-                continue;
-            };
-            match self.compile_limit(rate, options) {
-                Ok(limit) => {
+            let Rate::PerWindow(rate) = rate else { continue };
+            let limit = self.compile_limit(rate, options).map_err(|wrong| format!("has {wrong}"));
+            match report.check(*line, limit) {
+                Some(limit) => {
                     limits.push(limit);
                     texts.push(Box::from(*text));
                 }
-                Err(wrong) => {
-                    is_valid = false;
-                    report.error(*line, format!("has {wrong}"));
-                }
+                None => is_valid = false,
             }
         }
         let rates = Rates::new(limits, texts);
@@ -290,10 +254,10 @@ impl<'d> RatesReader<'d, '_> {
 impl CompiledRates {
     fn push(&mut self, rates: Arc<Rates>) -> RateClass {
         let known = self.rates.iter().position(|known| Arc::ptr_eq(known, &rates));
-        let at = known.unwrap_or(self.rates.len());
-        if at == self.rates.len() {
+        let at = known.unwrap_or_else(|| {
             self.rates.push(rates);
-        }
+            self.rates.len() - 1
+        });
         RateClass(u32::try_from(at).unwrap_or(0))
     }
 }
@@ -302,14 +266,11 @@ fn read_set<'d>(field: &str, node: YamlNode<'d>, report: &mut Reporter<'_>) -> P
     let mut rates = ParsedRates::new();
     let texts = report.texts(field, node, EXPECTED);
     if texts.len() > MAX_RATES {
-        let message = format!("has {} rates at once; write at most {MAX_RATES}", texts.len());
-        report.error(node.line(), message);
+        report.error(node.line(), format!("has {} rates at once; write at most {MAX_RATES}", texts.len()));
     }
     for (text, line) in texts.into_iter().take(MAX_RATES) {
-        match parse_rate(text) {
-            Ok(rate) => rates.push((rate, text.trim(), line)),
-            Err(wrong) => report.error(line, format!("has {wrong}")),
-        }
+        let rate = report.check(line, parse_rate(text).map_err(|wrong| format!("has {wrong}")));
+        rates.extend(rate.map(|rate| (rate, text.trim(), line)));
     }
     let unlimited = rates.iter().position(|(rate, ..)| *rate == Rate::Unlimited);
     if let Some(at) = unlimited

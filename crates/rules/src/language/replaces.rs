@@ -5,20 +5,20 @@ use rustc_hash::FxHashMap;
 use super::diagnostics::{RuleError, RuleErrors, SourceLocation, quoted};
 use super::fields::closest_name;
 use super::rule::Rule;
-use super::rule_reader::{ParsedRules, ReplacedName};
+use super::rule_reader::ReplacedName;
 
 pub(crate) fn resolve(
-    parsed: ParsedRules<'_>,
+    rules: &mut [Rule],
+    replaces: &[ReplacedName<'_>],
     by_name: &FxHashMap<Box<str>, u32>,
     errors: &mut RuleErrors,
-) -> Vec<Rule> {
-    let mut rules = parsed.rules;
+) {
     // Among very many names the nearest is a guess, and finding it takes long.
     let names: Vec<&str> = match by_name.len() {
         ..=1_000 => by_name.keys().map(|name| &**name).collect(),
         _ => Vec::new(),
     };
-    for named in parsed.replaces.chunk_by(|a, b| a.rule == b.rule) {
+    for named in replaces.chunk_by(|a, b| a.rule == b.rule) {
         let at = named[0].rule;
         let rule = &mut rules[at as usize];
         let mut positions = Vec::with_capacity(named.len());
@@ -39,13 +39,11 @@ pub(crate) fn resolve(
         positions.dedup();
         rule.replaces = positions.into();
     }
-    reject_cycles(&rules, errors);
-    rules
+    reject_cycles(rules, errors);
 }
 
 fn unknown_rule_message(rule: &Rule, name: &str, known: &[&str]) -> String {
-    let others = known.iter().copied();
-    let names: Vec<&str> = others.filter(|other| *other != rule.name.as_str()).collect();
+    let names: Vec<&str> = known.iter().copied().filter(|other| *other != rule.name.as_str()).collect();
     let found = format!("replaces {}, which is no rule", quoted(name));
     match closest_name(name, &names) {
         Some(near) => format!("{found}; write `{near}`?"),

@@ -83,8 +83,7 @@ impl Rates {
     /// Adds the ceiling of each priority.
     pub(crate) fn with_ceilings(mut self, ceilings: PriorityCeilings) -> Self {
         let scaled_limits = |priority| {
-            let limits = self.limits.iter();
-            limits.map(move |limit| limit.with_ceiling(ceilings.units(priority, limit.full_capacity())))
+            self.limits.iter().map(move |limit| limit.with_ceiling(ceilings.units(priority, limit.full_capacity())))
         };
         let by_priority = Priority::ALL.map(|priority| scaled_limits(priority).collect());
         self.by_priority = Some(Box::new(by_priority));
@@ -169,26 +168,30 @@ impl fmt::Display for By {
     }
 }
 
-/// Treatment of a request without the attribute that a rule counts by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum IfMissing {
-    /// The request is counted by its address. Requests without an address share one counter.
-    #[default]
-    Substitute,
-    /// The rule does not apply.
-    Skip,
+tidegate_core::named_enum! {
+    /// Treatment of a request without the attribute that a rule counts by.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum IfMissing {
+        /// The request is counted by its address. Requests without an address share one counter.
+        #[default]
+        Substitute = "substitute",
+        /// The rule does not apply.
+        Skip = "skip",
+    }
 }
 
-/// Effect of a rule's verdict.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Mode {
-    /// Denies.
-    #[default]
-    Enforce,
-    /// Counts what it would deny.
-    Shadow,
-    /// None: the rule never applies.
-    Off,
+tidegate_core::named_enum! {
+    /// Effect of a rule's verdict.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub enum Mode {
+        /// Denies.
+        #[default]
+        Enforce = "enforce",
+        /// Counts what it would deny.
+        Shadow = "shadow",
+        /// None: the rule never applies.
+        Off = "off",
+    }
 }
 
 /// What a caller needs from the rules.
@@ -255,8 +258,7 @@ impl Rule {
 
     /// Every attribute that it matches or counts by.
     pub(crate) fn attribute_names(&self) -> impl Iterator<Item = &str> {
-        let matched = self.matching.conditions().map(|condition| condition.attribute.name());
-        matched.chain(self.by.names())
+        self.matching.conditions().map(|condition| condition.attribute.name()).chain(self.by.names())
     }
 
     /// The unit that it counts, if not requests.
@@ -329,17 +331,14 @@ impl Rule {
     /// The limit at index `rate` of any class whose parameters have `tag`: the limit under which a counter was
     /// charged, if the rule still has it.
     pub fn limit_with_tag(&self, rate: usize, tag: u32) -> Option<&Limit> {
-        let limits = self.rates.iter().filter_map(|rates| rates.limits.get(rate));
-        limits.into_iter().find(|limit| limit.tag() == tag)
+        self.rates.iter().filter_map(|rates| rates.limits.get(rate)).find(|limit| limit.tag() == tag)
     }
 
     /// Whether the counter of this rule for `request` belongs to the client that the request names: by the
     /// attributes of `by`, or by the address in their place. A `by: global` rule has one counter for all
     /// clients, and requests with neither attribute nor address share another.
     pub fn has_own_counter(&self, request: &Request<'_>) -> bool {
-        let By::All(parts) = &*self.by else {
-            return false;
-        };
+        let By::All(parts) = &*self.by else { return false };
         parts.iter().all(|alternatives| {
             let value = subject_value(alternatives, self.if_missing, request);
             value.is_some_and(|value| !matches!(value, SubjectValue::Anonymous))

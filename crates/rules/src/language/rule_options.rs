@@ -15,36 +15,19 @@ use tidegate_core::rate::parse_positive_duration;
 use tidegate_core::store::{Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, StoreDurability};
 use tidegate_core::units::Nanos;
 
-pub(crate) const ALGORITHM: Choices<Algorithm> = Choices {
-    field: "algorithm",
-    words: &{
-        let mut words = [("", Algorithm::FixedWindow); Algorithm::ALL.len()];
-        let mut at = 0;
-        while at < words.len() {
-            words[at] = (Algorithm::ALL[at].name(), Algorithm::ALL[at]);
-            at += 1;
-        }
-        words
-    },
-};
-pub(crate) const MODE: Choices<Mode> =
-    Choices { field: "mode", words: &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow), ("off", Mode::Off)] };
+pub(crate) const ALGORITHM: Choices<Algorithm> =
+    Choices { field: "algorithm", values: &Algorithm::ALL, name: Algorithm::name };
+pub(crate) const MODE: Choices<Mode> = Choices { field: "mode", values: &Mode::ALL, name: Mode::name };
 pub(crate) const IF_MISSING: Choices<IfMissing> =
-    Choices { field: "if_missing", words: &[("substitute", IfMissing::Substitute), ("skip", IfMissing::Skip)] };
-pub(crate) const STAGGER: Choices<bool> = Choices { field: "stagger", words: &[("false", false), ("true", true)] };
-pub(crate) const ON_STORE_FAILURE: Choices<OnStoreFailure> = Choices {
-    field: "on_store_failure",
-    words: &[("local", OnStoreFailure::Local), ("allow", OnStoreFailure::Allow), ("deny", OnStoreFailure::Deny)],
-};
+    Choices { field: "if_missing", values: &IfMissing::ALL, name: IfMissing::name };
+pub(crate) const STAGGER: Choices<bool> =
+    Choices { field: "stagger", values: &[false, true], name: |stagger| if stagger { "true" } else { "false" } };
+pub(crate) const ON_STORE_FAILURE: Choices<OnStoreFailure> =
+    Choices { field: "on_store_failure", values: &OnStoreFailure::ALL, name: OnStoreFailure::name };
 pub(crate) const ON_STORE_LATE: Choices<OnStoreLate> =
-    Choices { field: "on_store_late", words: &[("local", OnStoreLate::Local), ("deny", OnStoreLate::Deny)] };
-pub(crate) const DURABILITY: Choices<Durability> = Choices {
-    field: "durability",
-    words: &{
-        let [none, replica, replica_aof, disk] = Durability::ALL;
-        [(none.name(), none), (replica.name(), replica), (replica_aof.name(), replica_aof), (disk.name(), disk)]
-    },
-};
+    Choices { field: "on_store_late", values: &OnStoreLate::ALL, name: OnStoreLate::name };
+pub(crate) const DURABILITY: Choices<Durability> =
+    Choices { field: "durability", values: &Durability::ALL, name: Durability::name };
 
 /// A write that another server acknowledges takes longer than a decision usually may.
 const DURABLE_BUDGET: Nanos = Nanos::from_millis(50);
@@ -62,8 +45,7 @@ pub(crate) fn read_durability(
         None => defaults.durability,
     };
     if let Some(reason) = unsupported_reason(durability, store.durability) {
-        let message = format!("has durability {}, but {reason}", durability.name());
-        report.error(own.unwrap_or(rule).line(), message);
+        report.error(own.unwrap_or(rule).line(), format!("has durability {}, but {reason}", durability.name()));
     }
     durability
 }
@@ -75,8 +57,7 @@ fn unsupported_reason(durability: Durability, store: StoreDurability) -> Option<
         (Durability::Disk, StoreDurability::Disk) => None,
         (Durability::Replica | Durability::ReplicaAof, StoreDurability::Replicas) => None,
         (Durability::Disk, StoreDurability::None) => Some(
-            "counters are in memory and there is no folder for a journal; name one with \
-             `--data-dir`, or write none",
+            "counters are in memory and there is no folder for a journal; name one with `--data-dir`, or write none",
         ),
         (Durability::Disk, StoreDurability::Replicas) => {
             Some("the store is a server of its own; write replica, replica+aof or none")
@@ -118,101 +99,73 @@ const MIN_LEASE: Nanos = Nanos::from_millis(5);
 const MAX_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Counting mode of a rule, and the lifetime of its leases.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct CountingOptions {
-    pub(crate) counting: Counting,
-    pub(crate) lease_duration: Option<Nanos>,
-}
+type CountingOptions = (Counting, Option<Nanos>);
 
-/// The options of the rule that the counting mode must fit.
-#[derive(Clone, Copy)]
-pub(crate) struct CountingContext {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) durability: Durability,
-    pub(crate) store: Capabilities,
-}
-
-/// Reads `exact`, `leased`, `leased 250ms` or `lenient`.
+/// Reads `exact`, `leased`, `leased 250ms` or `lenient`, and checks that the algorithm, the durability and the store
+/// allow it.
 pub(crate) fn read_counting(
     node: Option<YamlNode<'_>>,
-    context: CountingContext,
+    algorithm: Algorithm,
+    durability: Durability,
+    store: Capabilities,
     report: &mut Reporter<'_>,
 ) -> CountingOptions {
-    let Some(node) = node else {
-        return CountingOptions::default();
-    };
-    let Some(options) = parse_counting(node, report) else {
-        return CountingOptions::default();
-    };
-    if let Some(message) = conflict(options.counting, context) {
-        report.error(node.line(), message);
-        return CountingOptions::default();
-    }
-    if context.store.is_shared() { options } else { CountingOptions::default() }
+    let options = node.and_then(|node| {
+        report.parse("counting", node, "exact, leased or lenient", |text| {
+            let options = parse_counting(text)?;
+            check_counting(options.0, algorithm, durability).map(|()| options)
+        })
+    });
+    options.filter(|_| store.is_shared()).unwrap_or_default()
 }
 
-fn parse_counting(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<CountingOptions> {
-    let text = report.text("counting", node, "exact, leased or lenient")?;
+fn parse_counting(text: &str) -> Result<CountingOptions, String> {
     let (word, span) = match text.split_once(' ') {
         Some((word, span)) => (word, Some(span.trim())),
         None => (text, None),
     };
-    let known = Counting::ALL.into_iter().find(|c| c.name() == word);
-    let lease_duration = match (known, span) {
-        (Some(Counting::Leased), None) => Some(DEFAULT_LEASE),
-        (Some(Counting::Leased), Some(span)) => Some(parse_lease(span, node, report)?),
-        (Some(_), None) => None,
-        (_, span) => {
-            report.error(node.line(), invalid_counting(text, known.zip(span)));
-            return None;
+    let Some(counting) = Counting::ALL.into_iter().find(|known| known.name() == word) else {
+        return Err(unknown_value("counting", text, &Counting::ALL.map(Counting::name)));
+    };
+    let lease_duration = match (counting, span) {
+        (Counting::Leased, None) => Some(DEFAULT_LEASE),
+        (Counting::Leased, Some(span)) => Some(parse_lease(span)?),
+        (_, None) => None,
+        (_, Some(span)) => {
+            let (text, span) = (quoted(text), quoted(span));
+            return Err(format!(
+                "has counting {text}, but only leased takes a duration such as {span}; write {}",
+                counting.name()
+            ));
         }
     };
-    Some(CountingOptions { counting: known?, lease_duration })
+    Ok((counting, lease_duration))
 }
 
-/// The error for a text that is not a counting mode, or for a mode with a duration that it does not take.
-fn invalid_counting(text: &str, with_duration: Option<(Counting, &str)>) -> String {
-    match with_duration {
-        Some((counting, span)) => format!(
-            "has counting {}, but only leased takes a duration such as {}; write {}",
-            quoted(text),
-            quoted(span),
-            counting.name()
-        ),
-        None => unknown_value("counting", text, &Counting::ALL.map(Counting::name)),
-    }
+fn parse_lease(text: &str) -> Result<Nanos, String> {
+    let span = parse_positive_duration(text).ok().filter(|span| (MIN_LEASE..=MAX_LEASE).contains(span));
+    span.ok_or_else(|| {
+        let text = quoted(text);
+        format!("has leases of {text}; write a duration from 5ms to 1m, such as `counting: leased 100ms`")
+    })
 }
 
-fn parse_lease(text: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Nanos> {
-    let span = parse_positive_duration(text).ok();
-    let fits = span.filter(|span| (MIN_LEASE..=MAX_LEASE).contains(span));
-    if fits.is_none() {
-        let message = format!(
-            "has leases of {}; write a duration from 5ms to 1m, such as `counting: leased 100ms`",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    fits
-}
-
-fn conflict(counting: Counting, context: CountingContext) -> Option<String> {
-    let algorithm = context.algorithm;
-    if counting != Counting::Exact && context.durability.is_required() {
-        return Some(format!(
-            "has counting {} with durability {}, which requires every count to be safe before its \
-             request passes; write `counting: exact`, or `durability: none`",
+fn check_counting(counting: Counting, algorithm: Algorithm, durability: Durability) -> Result<(), String> {
+    if counting != Counting::Exact && durability.is_required() {
+        return Err(format!(
+            "has counting {} with durability {}, which requires every count to be safe before its request passes; \
+             write `counting: exact`, or `durability: none`",
             counting.name(),
-            context.durability.name()
+            durability.name()
         ));
     }
-    let ordered = matches!(algorithm, Algorithm::SlidingLog | Algorithm::LeakyQueue);
-    (counting == Counting::Leased && ordered).then(|| {
-        format!(
-            "has counting leased with algorithm {algorithm}, which keeps requests in order and cannot \
-             lease units in advance; write `counting: exact` or another algorithm"
-        )
-    })
+    if counting == Counting::Leased && matches!(algorithm, Algorithm::SlidingLog | Algorithm::LeakyQueue) {
+        return Err(format!(
+            "has counting leased with algorithm {algorithm}, which keeps requests in order and cannot lease units in \
+             advance; write `counting: exact` or another algorithm"
+        ));
+    }
+    Ok(())
 }
 
 /// How many requests of one subject may be in flight at once.
@@ -239,19 +192,16 @@ const MAX_CONCURRENT: u32 = 10_000;
 
 /// Reads `50` or `adaptive`.
 pub(crate) fn read_concurrency(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Concurrency> {
-    let text = report.text("concurrent", node, "a number such as 50, or adaptive")?;
-    let max = match text {
-        "adaptive" => return Some(Concurrency::Adaptive),
-        number => number.parse::<u32>().ok(),
-    };
-    let fits = max.filter(|max| (1..=MAX_CONCURRENT).contains(max));
-    if fits.is_none() {
-        let message = format!(
-            "has concurrent {}; write how many requests may be open at once, from 1 to {MAX_CONCURRENT}, \
-             or adaptive",
-            quoted(text)
-        );
-        report.error(node.line(), message);
-    }
-    fits.map(Concurrency::Fixed)
+    report.parse("concurrent", node, "a number such as 50, or adaptive", |text| {
+        if text == "adaptive" {
+            return Ok(Concurrency::Adaptive);
+        }
+        let max = text.parse().ok().filter(|max| (1..=MAX_CONCURRENT).contains(max));
+        max.map(Concurrency::Fixed).ok_or_else(|| {
+            format!(
+                "has concurrent {}; write how many requests may be open at once, from 1 to {MAX_CONCURRENT}, or adaptive",
+                quoted(text)
+            )
+        })
+    })
 }

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::calendar::Calendar;
 use super::diagnostics::quoted;
 use super::fields::{MappingFields, Reporter, mapping_fields, read_duration, unknown_value};
 use super::load_shedding;
-use super::match_reader::MatchReader;
-use super::names::{AttributeNames, GLOBAL, UnitNames};
-use super::rates::{CalendarRate, LimitOptions, ParsedRuleRates, RatesReader};
-use super::rule::{By, Rule, RuleKind};
-use super::rule_options::{self, CountingContext};
+use super::names::{GLOBAL, KnownNames};
+use super::rates::{LimitOptions, ParsedRuleRates, RateSetKey};
+use super::rule::{By, Rates, Rule, RuleKind};
+use super::rule_options;
 use super::top_level::Defaults;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::{Algorithm, Precision};
+use tidegate_core::rate::CalendarUnit;
 use tidegate_core::store::{Capabilities, RuleOptions};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
@@ -22,30 +23,9 @@ use tidegate_core::units::Nanos;
 mapping_fields!(
     /// The fields of a rule, and no others.
     RuleFields {
-        name: "name",
-        matching: "match",
-        by: "by",
-        if_missing: "if_missing",
-        rate: "rate",
-        tiers: "tiers",
-        overrides: "overrides",
-        algorithm: "algorithm",
-        unit: "unit",
-        mode: "mode",
-        replaces: "replaces",
-        counting: "counting",
-        on_store_failure: "on_store_failure",
-        on_store_late: "on_store_late",
-        durability: "durability",
-        budget: "budget",
-        concurrent: "concurrent",
-        priority: "priority",
-        soft: "soft",
-        max_delay: "max_delay",
-        charge_on: "charge_on",
-        count_denied: "count_denied",
-        stagger: "stagger",
-        guard: "guard",
+        name, matching: "match", by, if_missing, rate, tiers, overrides, algorithm, unit, mode, replaces, counting,
+        on_store_failure, on_store_late, durability, budget, concurrent, priority, soft, max_delay, charge_on,
+        count_denied, stagger, guard,
     }
 );
 
@@ -58,43 +38,35 @@ pub(crate) struct ReplacedName<'d> {
     pub(crate) line: u32,
 }
 
-/// The rules read so far.
-#[derive(Default)]
-pub(crate) struct ParsedRules<'d> {
+/// Settings for reading rules, and what was read so far.
+pub(crate) struct RuleReader<'d, 's> {
+    pub(crate) tiers: &'s [Box<str>],
+    pub(crate) calendar: &'s Calendar,
+    /// Whether the rules have a `timezone`, so that days, weeks and months follow a calendar.
+    pub(crate) has_timezone: bool,
+    pub(crate) ipv6_prefix: u8,
+    pub(crate) store: Capabilities,
+    pub(crate) names: KnownNames<'s>,
+    pub(crate) parsed_by: FxHashMap<&'d str, Arc<By>>,
+    /// Files with many rules have few different rates, so equal sets are compiled once.
+    pub(crate) compiled_sets: FxHashMap<RateSetKey<'d>, Arc<Rates>>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) replaces: Vec<ReplacedName<'d>>,
 }
 
-/// Settings for reading rules, and what was parsed so far.
-pub(crate) struct RuleReader<'d, 's> {
-    pub(crate) rates: RatesReader<'d, 's>,
-    /// Whether the rules have a `timezone`, so that days, weeks and months follow a calendar.
-    pub(crate) has_timezone: bool,
-    pub(crate) matches: MatchReader<'s>,
-    pub(crate) store: Capabilities,
-    pub(crate) parsed_by: FxHashMap<&'d str, Arc<By>>,
-    pub(crate) units: UnitNames<'s>,
-}
-
 impl<'d> RuleReader<'d, '_> {
     /// Reads the rule at `node` and reports its errors. The rule is added if enough of it is valid.
-    pub(crate) fn read(
-        &mut self,
-        node: YamlNode<'d>,
-        defaults: Defaults,
-        parsed: &mut ParsedRules<'d>,
-        report: &mut Reporter<'_>,
-    ) -> Option<()> {
+    pub(crate) fn read(&mut self, node: YamlNode<'d>, defaults: Defaults, report: &mut Reporter<'_>) -> Option<()> {
         let mut report = Reporter { file: Arc::clone(&report.file), rule: name_at(node), errors: &mut *report.errors };
         let report = &mut report;
-        let fields = read_fields(node, report)?;
+        let fields = RuleFields::read(node, if report.rule.is_some() { "" } else { "a rule" }, report)?;
         let name = read_name(&fields, node, report);
         reject_unsupported(&fields, report);
 
-        let matching = fields.matching.map(|node| self.matches.read(node, report));
+        let matching = fields.matching.map(|node| self.read_match(node, report));
         let by = fields.by.map(|node| self.cached_by(node, report));
         let effective_by = by.clone().unwrap_or_else(|| Arc::new(By::Global));
-        let written = self.rates.read(fields.rate, fields.tiers, fields.overrides, &effective_by, report);
+        let written = self.read_rates(&fields, &effective_by, report);
         reject_missing_rate(&fields, name, node, report);
         let unlimited = fields.rate.is_some() && written.is_unlimited();
         let limits = fields.concurrent.is_some() || fields.rate.is_some() && !unlimited;
@@ -114,26 +86,28 @@ impl<'d> RuleReader<'d, '_> {
         };
         let durability = rule_options::read_durability(fields.durability, defaults, self.store, node, report);
         let precision = rule_options::precision(durability, self.store);
-        let context = CountingContext { algorithm, durability, store: self.store };
-        let counting_options = rule_options::read_counting(fields.counting, context, report);
+        let (counting, lease_duration) =
+            rule_options::read_counting(fields.counting, algorithm, durability, self.store, report);
         let ceilings = fields.priority.map(|node| load_shedding::read_ceilings(node, report));
         let soft = fields.soft.map(|node| load_shedding::read_soft_limit(node, algorithm, report));
         let limit_options = LimitOptions {
-            lease_duration: counting_options.lease_duration,
+            lease_duration,
             ceilings: ceilings.flatten(),
             ..read_limit_options(&fields, algorithm, precision, report)
         };
-        let compiled = self.rates.compile(written, limit_options, report);
+        let compiled = self.compile_rates(written, limit_options, report);
         let location = report.location(node.line());
-        let at = u32::try_from(parsed.rules.len()).ok()?;
+        let at = u32::try_from(self.rules.len()).ok()?;
         let specificity = effective_by.arity();
-        let replaces = read_replaces(&fields, at, report);
+        let replaces = fields.replaces.map(|node| report.texts("replaces", node, "names of rules"));
         let name = RuleName::new(name?);
         // Only for a rule that is added: the names refer to it by position.
-        parsed.replaces.extend(replaces);
+        let replaces = replaces.unwrap_or_default().into_iter();
+        self.replaces.extend(replaces.map(|(name, line)| ReplacedName { rule: at, name, line }));
         let on_failure = rule_options::ON_STORE_FAILURE.read(fields.on_store_failure, report);
         let on_failure = on_failure.unwrap_or(defaults.on_store_failure);
-        parsed.rules.push(Rule {
+        let unit = fields.unit.and_then(|node| self.read_unit(node, report));
+        self.rules.push(Rule {
             name,
             kind: RuleKind::Match,
             location,
@@ -141,7 +115,7 @@ impl<'d> RuleReader<'d, '_> {
             by: effective_by,
             if_missing: rule_options::IF_MISSING.read(fields.if_missing, report).unwrap_or_default(),
             mode: rule_options::MODE.read(fields.mode, report).unwrap_or_default(),
-            unit: fields.unit.and_then(|node| self.read_unit(node, report)),
+            unit,
             options: RuleOptions {
                 on_failure,
                 on_late: rule_options::ON_STORE_LATE
@@ -151,7 +125,7 @@ impl<'d> RuleReader<'d, '_> {
                 budget: read_duration(fields.budget, "budget", report)
                     .or_else(|| rule_options::default_budget(durability)),
                 durability,
-                counting: counting_options.counting,
+                counting,
                 specificity,
             },
             max_delay: limit_options.max_delay,
@@ -176,7 +150,7 @@ impl<'d> RuleReader<'d, '_> {
             return Arc::clone(known);
         }
         let before = report.errors.count();
-        let by = Arc::new(read_by(node, &mut self.matches.names, report));
+        let by = Arc::new(read_by(node, &mut self.names, report));
         if let Some(text) = text
             && report.errors.count() == before
         {
@@ -186,24 +160,17 @@ impl<'d> RuleReader<'d, '_> {
     }
 
     fn read_unit(&mut self, node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<Arc<str>> {
-        let text = report.text("unit", node, "what the rule counts, such as tokens")?;
-        let unit = self.units.find(text);
-        unit.map_err(|wrong| report.error(node.line(), format!("has unit {wrong}"))).ok()
+        report.parse("unit", node, "what the rule counts, such as tokens", |text| {
+            self.names.unit(text).map_err(|wrong| format!("has unit {wrong}"))
+        })
     }
 }
 
 /// The name that a rule states, for errors found before the name is checked.
 fn name_at<'d>(node: YamlNode<'d>) -> Option<&'d str> {
-    let YamlValue::Map(mut pairs) = node.kind() else {
-        return None;
-    };
+    let YamlValue::Map(mut pairs) = node.kind() else { return None };
     let (_, value) = pairs.find(|(key, _)| key.text() == Some("name"))?;
     value.text().filter(|name| is_name(name))
-}
-
-fn read_fields<'d>(node: YamlNode<'d>, report: &mut Reporter<'_>) -> Option<RuleFields<'d>> {
-    let what = if report.rule.is_some() { "" } else { "a rule" };
-    RuleFields::read(node, what, report)
 }
 
 fn is_name(name: &str) -> bool {
@@ -217,17 +184,14 @@ fn read_name<'d>(fields: &RuleFields<'d>, node: YamlNode<'d>, report: &mut Repor
         report.error(node.line(), "a rule has no name; write `name: ...`");
         return None;
     };
-    let name = report.text("name", name_field, "a name")?;
-    if !is_name(name) {
-        let message = format!(
-            "a rule has the name {}; write 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, \
-             `:` and `/`",
-            quoted(name)
-        );
-        report.error(name_field.line(), message);
-        return None;
-    }
-    Some(name)
+    report.parse("name", name_field, "a name", |name| {
+        Some(name).filter(|name| is_name(name)).ok_or_else(|| {
+            let name = quoted(name);
+            format!(
+                "a rule has the name {name}; write 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_`, `.`, `:` and `/`"
+            )
+        })
+    })
 }
 
 /// Rejects a rule without a rate, unless it limits only requests in flight. Such a rule has no rates for anybody.
@@ -248,23 +212,16 @@ fn reject_missing_rate(fields: &RuleFields<'_>, name: Option<&str>, node: YamlNo
 /// Rejects fields that are not implemented yet. To ignore them would make a promise that is not kept.
 fn reject_unsupported(fields: &RuleFields<'_>, report: &mut Reporter<'_>) {
     if let Some(node) = fields.charge_on {
-        let message = "has `charge_on`, which this version does not support yet; remove it";
-        report.error(node.line(), message);
+        report.error(node.line(), "has `charge_on`, which this version does not support yet; remove it");
     }
-    let Some(node) = fields.count_denied else {
-        return;
-    };
-    match report.text("count_denied", node, "false") {
-        None | Some("false") => {}
-        Some("true") => {
-            let message = "has count_denied `true`, which this version does not support yet; write false \
-                           or remove it";
-            report.error(node.line(), message);
-        }
-        Some(other) => {
-            let message = unknown_value("count_denied", other, &["false", "true"]);
-            report.error(node.line(), message);
-        }
+    if let Some(node) = fields.count_denied {
+        report.parse("count_denied", node, "false", |text| match text {
+            "false" => Ok(()),
+            "true" => {
+                Err("has count_denied `true`, which this version does not support yet; write false or remove it".into())
+            }
+            other => Err(unknown_value("count_denied", other, &["false", "true"])),
+        });
     }
 }
 
@@ -282,7 +239,7 @@ fn default_algorithm(default: Option<Algorithm>, has_burst: bool) -> Algorithm {
 fn calendar_algorithm(
     own: Option<Algorithm>,
     default: Option<Algorithm>,
-    rate: CalendarRate<'_>,
+    (text, unit, line): (&str, CalendarUnit, u32),
     written: &ParsedRuleRates<'_>,
     report: &mut Reporter<'_>,
 ) -> Algorithm {
@@ -298,7 +255,6 @@ fn calendar_algorithm(
             None => return fixed,
         },
     };
-    let CalendarRate { text, unit, line } = rate;
     let (unit, hours) = (unit.name(), unit.nominal_length().get() / HOUR.get());
     let message = format!(
         "has rate {} {found}, but a {unit} of the `timezone` is a fixed window; {cure}, or write \
@@ -345,24 +301,13 @@ fn only_with_algorithm<'d>(
         return node;
     }
     let message = format!(
-        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write \
-         `algorithm: {required}`"
+        "has `{field}` with algorithm {algorithm}, which has no use for it; remove it or write `algorithm: {required}`"
     );
     report.error(node?.line(), message);
     None
 }
 
-fn read_replaces<'d>(
-    fields: &RuleFields<'d>,
-    rule: u32,
-    report: &mut Reporter<'_>,
-) -> impl Iterator<Item = ReplacedName<'d>> + use<'d> {
-    let named = fields.replaces.map(|node| report.texts("replaces", node, "names of rules"));
-    let named = named.unwrap_or_default().into_iter();
-    named.map(move |(name, line)| ReplacedName { rule, name, line })
-}
-
-fn read_by(node: YamlNode<'_>, known: &mut AttributeNames<'_>, report: &mut Reporter<'_>) -> By {
+fn read_by(node: YamlNode<'_>, known: &mut KnownNames<'_>, report: &mut Reporter<'_>) -> By {
     if node.text() == Some(GLOBAL) {
         return By::Global;
     }
@@ -371,14 +316,11 @@ fn read_by(node: YamlNode<'_>, known: &mut AttributeNames<'_>, report: &mut Repo
     for (text, line) in report.texts("by", node, expected) {
         let mut names: Vec<Box<str>> = Vec::new();
         for name in text.split('|') {
-            match known.find_in_by(name.trim()) {
-                Ok(name) => names.push((&*name).into()),
-                Err(wrong) => report.error(line, format!("counts by {wrong}")),
-            }
+            let name = known.attribute_in_by(name.trim()).map_err(|wrong| format!("counts by {wrong}"));
+            names.extend(report.check(line, name).map(|name| Box::from(&*name)));
         }
         if parts.contains(&names) {
-            let message = format!("counts by {} twice; keep one", quoted(text));
-            report.error(line, message);
+            report.error(line, format!("counts by {} twice; keep one", quoted(text)));
         }
         parts.push(names);
     }

@@ -21,9 +21,7 @@ pub(crate) enum SubjectValue<'r> {
 /// name it is listed under. `None` where the address replaces an absent attribute, and `None` for a text that reads
 /// as an address or a digest: an override is for what a client is, not for what it claims.
 pub(crate) fn subject_text(rule: &Rule, request: &Request<'_>) -> Option<String> {
-    let By::All(parts) = rule.by() else {
-        return None;
-    };
+    let By::All(parts) = rule.by() else { return None };
     let mut out = String::new();
     for (index, alternatives) in parts.iter().enumerate() {
         let value = match subject_value(alternatives, IfMissing::Skip, request)? {
@@ -80,8 +78,7 @@ fn split_values(text: &str) -> Vec<String> {
             (_, None) => {}
         }
     }
-    let trimmed = values.iter().map(|value| value.trim().to_owned());
-    trimmed.collect()
+    values.iter().map(|value| value.trim().to_owned()).collect()
 }
 
 fn looks_like_other_kind(value: &str) -> bool {

@@ -20,28 +20,13 @@ use tidegate_core::store::{Durability, OnStoreFailure, OnStoreLate};
 mapping_fields!(
     /// The top level of a rules file.
     TopLevelFields {
-        version: "version",
-        identity: "identity",
-        defaults: "defaults",
-        attributes: "attributes",
-        units: "units",
-        tiers: "tiers",
-        timezone: "timezone",
-        rules: "rules",
-        keys_file: "keys_file",
-        block: "block",
-        allow: "allow",
+        version, identity, defaults, attributes, units, tiers, timezone, rules, keys_file, block, allow,
     }
 );
 
-mapping_fields!(IdentityFields { trusted_proxies: "trusted_proxies", ipv6_prefix: "ipv6_prefix" });
+mapping_fields!(IdentityFields { trusted_proxies, ipv6_prefix });
 
-mapping_fields!(DefaultsFields {
-    algorithm: "algorithm",
-    on_store_failure: "on_store_failure",
-    on_store_late: "on_store_late",
-    durability: "durability",
-});
+mapping_fields!(DefaultsFields { algorithm, on_store_failure, on_store_late, durability });
 
 /// Defaults for the rules of one file.
 #[derive(Clone, Copy, Default)]
@@ -65,22 +50,13 @@ pub(crate) struct GlobalSettings {
 impl GlobalSettings {
     /// Adds the settings at the top of one file.
     pub(crate) fn read_top_level(&mut self, top: &TopLevelFields<'_>, report: &mut Reporter<'_>) {
-        if let Some(node) = reject_duplicate("identity", top.identity, &self.identity, report) {
-            self.identity = Some((read_identity(node, report), report.location(node.line())));
-        }
-        if let Some(node) = reject_duplicate("tiers", top.tiers, &self.tiers, report) {
-            self.tiers = Some((read_tiers(node, report), report.location(node.line())));
-        }
-        if let Some(node) = reject_duplicate("timezone", top.timezone, &self.calendar, report)
-            && let Some(calendar) = read_timezone(node, report)
-        {
-            self.calendar = Some((calendar, report.location(node.line())));
-        }
-        if let Some(node) = reject_duplicate("keys_file", top.keys_file, &self.keys_file, report)
-            && let Some(name) = report.text("keys_file", node, "the name of a file")
-        {
-            self.keys_file = Some((name.into(), report.location(node.line())));
-        }
+        let (identity, tiers) = (&mut self.identity, &mut self.tiers);
+        read_once("identity", top.identity, identity, report, |node, report| Some(read_identity(node, report)));
+        read_once("tiers", top.tiers, tiers, report, |node, report| Some(read_tiers(node, report)));
+        read_once("timezone", top.timezone, &mut self.calendar, report, read_timezone);
+        read_once("keys_file", top.keys_file, &mut self.keys_file, report, |node, report| {
+            report.text("keys_file", node, "the name of a file").map(Box::from)
+        });
         self.declare_names(top, report);
     }
 
@@ -106,10 +82,8 @@ fn declare_field(
     report: &mut Reporter<'_>,
 ) {
     for (name, line) in report.texts(field, node, "a list of names") {
-        match check(name) {
-            Ok(name) => _ = declared.insert(name),
-            Err(wrong) => report.error(line, format!("has in `{field}` {wrong}")),
-        }
+        let name = check(name).map_err(|wrong| format!("has in `{field}` {wrong}"));
+        declared.extend(report.check(line, name));
     }
     if declared.len() > MAX_DECLARED {
         let message = format!("has {} names in `{field}`; write at most {MAX_DECLARED}", declared.len());
@@ -117,33 +91,31 @@ fn declare_field(
     }
 }
 
-/// The node, unless another file has the field already.
-fn reject_duplicate<'d, T>(
+/// Reads a field that only one file may have.
+fn read_once<'d, T>(
     field: &str,
     node: Option<YamlNode<'d>>,
-    known: &Option<(T, SourceLocation)>,
+    setting: &mut Option<(T, SourceLocation)>,
     report: &mut Reporter<'_>,
-) -> Option<YamlNode<'d>> {
-    let node = node?;
-    if let Some((_, first)) = known {
-        let message = format!("`{field}` is in {first} too; keep it in one file only");
-        report.error(node.line(), message);
-        return None;
+    read: impl FnOnce(YamlNode<'d>, &mut Reporter<'_>) -> Option<T>,
+) {
+    let Some(node) = node else { return };
+    if let Some((_, first)) = setting {
+        return report.error(node.line(), format!("`{field}` is in {first} too; keep it in one file only"));
     }
-    Some(node)
+    *setting = read(node, report).map(|value| (value, report.location(node.line())));
 }
 
 /// Reads and checks the version, which every file must state.
 pub(crate) fn check_version(top: &TopLevelFields<'_>, first_line: u32, report: &mut Reporter<'_>) {
     match top.version {
         None => report.error(first_line, "has no version; write `version: 1` at the top"),
-        Some(node) => match report.text("version", node, "1") {
-            None | Some("1") => {}
-            Some(other) => {
-                let message = format!("has version {}, which is unknown; write 1", quoted(other));
-                report.error(node.line(), message);
-            }
-        },
+        Some(node) => {
+            report.parse("version", node, "1", |text| match text {
+                "1" => Ok(()),
+                other => Err(format!("has version {}, which is unknown; write 1", quoted(other))),
+            });
+        }
     }
 }
 
@@ -160,16 +132,12 @@ pub(crate) fn read_defaults(node: YamlNode<'_>, report: &mut Reporter<'_>) -> De
 fn read_identity(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Identity {
     let mut identity = Identity::default();
     let fields = IdentityFields::read(node, "identity", report).unwrap_or_default();
-    if let Some(node) = fields.ipv6_prefix
-        && let Some(text) = report.text("ipv6_prefix", node, "a number from 48 to 128")
-    {
-        match text.parse() {
-            Ok(prefix @ 48..=128) => identity.ipv6_prefix = prefix,
-            _ => {
-                let message = format!("has ipv6_prefix {}, which is no number from 48 to 128; write 64", quoted(text));
-                report.error(node.line(), message);
-            }
-        }
+    if let Some(node) = fields.ipv6_prefix {
+        let prefix = report.parse("ipv6_prefix", node, "a number from 48 to 128", |text| match text.parse() {
+            Ok(prefix @ 48..=128) => Ok(prefix),
+            _ => Err(format!("has ipv6_prefix {}, which is no number from 48 to 128; write 64", quoted(text))),
+        });
+        identity.ipv6_prefix = prefix.unwrap_or(identity.ipv6_prefix);
     }
     if let Some(node) = fields.trusted_proxies {
         identity.trusted_proxies = read_nets("trusted_proxies", node, report);
@@ -185,21 +153,14 @@ fn read_nets(field: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<
         return Vec::new();
     }
     let texts = report.texts(field, node, "networks such as 10.0.0.0/8");
-    let mut nets = Vec::with_capacity(texts.len());
-    for (text, line) in texts {
-        match parse_net(text) {
-            Ok(net) => nets.push(net),
-            Err(wrong) => report.error(line, format!("has {field} {wrong}")),
-        }
-    }
-    nets
+    let net = |text: &str| parse_net(text).map_err(|wrong| format!("has {field} {wrong}"));
+    texts.into_iter().filter_map(|(text, line)| report.check(line, net(text))).collect()
 }
 
 fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
     let mut tiers: Vec<Box<str>> = Vec::new();
     for (name, line) in report.texts("tiers", node, "names, least first: [free, pro]") {
-        let fits = !name.is_empty()
-            && name.len() <= 64
+        let fits = (1..=64).contains(&name.len())
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
         if !fits {
             let message =
@@ -212,8 +173,7 @@ fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
         }
     }
     if tiers.len() > MAX_TIERS {
-        let message = format!("has {} tiers; write at most {MAX_TIERS}", tiers.len());
-        report.error(node.line(), message);
+        report.error(node.line(), format!("has {} tiers; write at most {MAX_TIERS}", tiers.len()));
     }
     tiers
 }
@@ -221,15 +181,13 @@ fn read_tiers(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Vec<Box<str>> {
 const MAX_TIERS: usize = 1_000;
 
 fn read_timezone(node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Calendar> {
-    let name = report.text("timezone", node, "a name such as Europe/Berlin")?;
-    let calendar = Calendar::named(name);
-    if calendar.is_none() {
-        let message = format!(
-            "has timezone {}, which the time zone database does not know; write a name such as \
-             UTC or Europe/Berlin",
-            quoted(name)
-        );
-        report.error(node.line(), message);
-    }
-    calendar
+    report.parse("timezone", node, "a name such as Europe/Berlin", |name| {
+        Calendar::named(name).ok_or_else(|| {
+            let name = quoted(name);
+            format!(
+                "has timezone {name}, which the time zone database does not know; write a name such as UTC or \
+                 Europe/Berlin"
+            )
+        })
+    })
 }

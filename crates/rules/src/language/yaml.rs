@@ -6,18 +6,17 @@
 
 use std::borrow::Cow;
 
-use granit_parser::{Event, Parser, ScalarStyle, Span};
+use granit_parser::{ErrorKind, Event, Parser, ScalarStyle, ScanError, Span};
 use rustc_hash::FxHashMap;
 
 use super::diagnostics::quoted;
-use super::yaml_errors;
 
 /// Maximum length of a rules file; a folder may have many files.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 /// Maximum number of values in a file, aliases expanded. 100,000 rules have 1,500,000.
-pub(crate) const MAX_NODES: u32 = 4_000_000;
+const MAX_NODES: u32 = 4_000_000;
 /// Maximum nesting depth. A rules file needs seven levels.
-pub(crate) const MAX_DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Estimated bytes of source per node, spaces included, so that the list seldom has to grow.
 const ESTIMATED_BYTES_PER_NODE: usize = 8;
@@ -27,6 +26,10 @@ const ESTIMATED_BYTES_PER_NODE: usize = 8;
 pub(crate) struct YamlError {
     pub(crate) line: u32,
     pub(crate) message: String,
+}
+
+fn error_at(line: u32, message: impl Into<String>) -> YamlError {
+    YamlError { line, message: message.into() }
 }
 
 /// A parsed text.
@@ -189,20 +192,23 @@ impl<'a> Document<'a> {
     /// Reads one document. An empty text has no root.
     pub(crate) fn read(text: &'a str) -> Result<Self, YamlError> {
         if text.len() > MAX_FILE_BYTES {
-            return Err(yaml_errors::file_too_long());
+            let max_mib = MAX_FILE_BYTES >> 20;
+            let message = format!("is longer than the maximum of {max_mib} MiB; split the file into a folder");
+            return Err(error_at(0, message));
         }
-        let mut reader = YamlReader { source: text, ..YamlReader::default() };
-        reader.nodes.reserve(text.len() / ESTIMATED_BYTES_PER_NODE);
+        let mut reader = YamlReader::default();
+        reader.document.source = text;
+        reader.document.nodes.reserve(text.len() / ESTIMATED_BYTES_PER_NODE);
         let options = granit_parser::options! {
             flow_nesting_limit: MAX_DEPTH,
             block_nesting_limit: MAX_DEPTH,
             emit_comments: false,
         };
         for event in Parser::new_from_str_with_options(text, options) {
-            let (event, span) = event.map_err(|error| yaml_errors::syntax_error(&error, text))?;
+            let (event, span) = event.map_err(|error| syntax_error(&error, text))?;
             reader.handle_event(event, &span)?;
         }
-        Ok(Document { source: text, nodes: reader.nodes, owned: reader.owned })
+        Ok(reader.document)
     }
 
     pub(crate) fn root(&self) -> Option<YamlNode<'_>> {
@@ -222,9 +228,7 @@ impl<'a> Document<'a> {
 /// Collects events into nodes.
 #[derive(Default)]
 struct YamlReader<'a> {
-    source: &'a str,
-    nodes: Vec<RawNode>,
-    owned: Vec<Box<str>>,
+    document: Document<'a>,
     /// Collections that are not closed yet.
     open: Vec<OpenCollection>,
     anchors: FxHashMap<usize, Anchor>,
@@ -248,14 +252,16 @@ impl<'a> YamlReader<'a> {
     fn handle_event(&mut self, event: Event<'a>, span: &Span) -> Result<(), YamlError> {
         let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
         let tagged = |tag: &Option<_>| match tag {
-            Some(_) => Err(yaml_errors::unsupported_tag(line)),
+            Some(_) => Err(error_at(line, "a tag (`!...`) means nothing here; remove it, or put the text in quotes")),
             None => Ok(()),
         };
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    return Err(yaml_errors::second_document(line));
+                    let message =
+                        "a second document begins here; keep one per file, and put the other into a file of its own";
+                    return Err(error_at(line, message));
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
@@ -274,8 +280,8 @@ impl<'a> YamlReader<'a> {
             }
             Event::SequenceEnd | Event::MappingEnd => self.finish(),
             Event::Alias(id) => {
-                let anchor = self.anchors.get(&id).ok_or_else(|| yaml_errors::recursive_alias(line))?;
-                let (target, expanded) = (anchor.at, anchor.expanded);
+                let message = "an alias stands for something that contains it; write the value out";
+                let Anchor { at: target, expanded } = *self.anchors.get(&id).ok_or_else(|| error_at(line, message))?;
                 self.push(line, RawNodeKind::Alias { target }, expanded)?;
             }
             _ => {}
@@ -295,25 +301,30 @@ impl<'a> YamlReader<'a> {
         if let (Some(start), Ok(length)) = (start, u32::try_from(text.len())) {
             return RawNodeKind::Slice { start, length };
         }
-        let at = self.owned.len() as u32; // fewer than nodes
-        self.owned.push(text.into());
+        let at = self.document.owned.len() as u32; // fewer than nodes
+        self.document.owned.push(text.into());
         RawNodeKind::Owned { at }
     }
 
     /// Where `part` begins in the source, if it is a part of it.
     fn offset(&self, part: &str) -> Option<u32> {
-        let start = part.as_ptr().addr().checked_sub(self.source.as_ptr().addr())?;
-        let same = self.source.get(start..start + part.len())? == part;
+        let start = part.as_ptr().addr().checked_sub(self.document.source.as_ptr().addr())?;
+        let same = self.document.source.get(start..start + part.len())? == part;
         u32::try_from(start).ok().filter(|_| same)
     }
 
     fn push(&mut self, line: u32, kind: RawNodeKind, weight: u32) -> Result<u32, YamlError> {
         self.expanded = self.expanded.saturating_add(weight);
         if self.expanded > MAX_NODES {
-            return Err(yaml_errors::too_many_nodes(line, weight > 1));
+            let message = if weight > 1 {
+                format!("aliases expand to more than {MAX_NODES} values; write the values out or repeat them less")
+            } else {
+                format!("has more than {MAX_NODES} values; split the file into a folder")
+            };
+            return Err(error_at(line, message));
         }
-        let at = self.nodes.len() as u32; // at most MAX_NODES
-        self.nodes.push(RawNode { line, kind });
+        let at = self.document.nodes.len() as u32; // at most MAX_NODES
+        self.document.nodes.push(RawNode { line, kind });
         Ok(at)
     }
 
@@ -325,15 +336,37 @@ impl<'a> YamlReader<'a> {
     }
 
     fn finish(&mut self) {
-        let now = self.nodes.len() as u32;
+        let now = self.document.nodes.len() as u32;
         let Some(open) = self.open.pop() else { return };
-        if let RawNodeKind::List { end } | RawNodeKind::Map { end } = &mut self.nodes[open.at as usize].kind {
+        if let RawNodeKind::List { end } | RawNodeKind::Map { end } = &mut self.document.nodes[open.at as usize].kind {
             *end = now;
         }
         if open.anchor > 0 {
             let expanded = self.expanded - open.expanded_before;
-            let at = open.at;
-            self.anchors.insert(open.anchor, Anchor { at, expanded });
+            self.anchors.insert(open.anchor, Anchor { at: open.at, expanded });
         }
     }
+}
+
+/// The error of the parser, with advice for common mistakes.
+fn syntax_error(error: &ScanError, text: &str) -> YamlError {
+    let line = error.marker().line();
+    let source_line = text.lines().nth(line.saturating_sub(1)).unwrap_or("").trim();
+    let message = match error.kind() {
+        ErrorKind::RecursionLimitExceeded => {
+            format!("is nested more than {MAX_DEPTH} levels deep; a rules file needs seven")
+        }
+        ErrorKind::UnknownAnchor => format!(
+            "{} uses an alias that nothing defines; a text that begins with `*` must be in quotes",
+            quoted(source_line)
+        ),
+        ErrorKind::TabNotAllowed | ErrorKind::TabInBlockIndentation | ErrorKind::TabInIndentation => {
+            "has a tab where YAML requires spaces; write spaces".to_owned()
+        }
+        ErrorKind::MissingAnchorOrAliasName => {
+            format!("{} is not YAML; a text that begins with `*` or `&` must be in quotes", quoted(source_line))
+        }
+        kind => format!("{} is not YAML: {kind}", quoted(source_line)),
+    };
+    error_at(u32::try_from(line).unwrap_or(u32::MAX), message)
 }

@@ -103,8 +103,7 @@ fn ipv6(name: &str) -> Option<Ipv6Addr> {
     if !name.contains(':') {
         return None;
     }
-    let inner = name.strip_prefix('[').map_or(Some(name), |rest| rest.strip_suffix(']'));
-    inner?.parse().ok()
+    name.strip_prefix('[').map_or(Some(name), |rest| rest.strip_suffix(']'))?.parse().ok()
 }
 
 /// The text after the last colon, unless that colon belongs to an IPv6 address.

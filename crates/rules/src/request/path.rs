@@ -80,8 +80,7 @@ pub(crate) fn normalize_pattern(pattern: &str) -> Result<String, &'static str> {
         return Ok(decoded);
     }
     let mut segments = decoded.split(['/', '\\']);
-    let first = segments.next().unwrap_or_default();
-    let mut out = first.to_owned();
+    let mut out = segments.next().unwrap_or_default().to_owned();
     for segment in segments {
         match segment.split(';').next().unwrap_or_default() {
             "" | "." => {}
@@ -104,9 +103,7 @@ fn hides_slash(path: &str) -> bool {
 }
 
 fn without_origin(target: &str) -> &str {
-    let Some((scheme, rest)) = target.split_once("://") else {
-        return target;
-    };
+    let Some((scheme, rest)) = target.split_once("://") else { return target };
     if scheme.is_empty() || !scheme.bytes().all(|b| b.is_ascii_alphanumeric()) {
         return target;
     }

@@ -8,10 +8,10 @@ use super::descriptor_match::{self, DescriptorMatch, MatchedLimit};
 use crate::engine::decision::AppliedOverride;
 use crate::engine::plan::{ChargePlan, EnforceMode, Origin, plan};
 use crate::envoy::{DescribedRequest, DescriptorOptions, Hits, ZeroHits};
-use crate::language::{ListDecision, Purpose, RateClass, RuleKind, RuleSet, counter_name, window};
+use crate::language::{ListDecision, Purpose, RateClass, RuleKind, RuleSet, counter_name, rate_text, window};
 use crate::request::{Priority, Request};
-use tidegate_core::algorithms::{Figures, Limit, Precision, Retry, Verdict};
-use tidegate_core::store::{Charge, ChargeSet, Degraded, LimitReading, Outcome, Role, Source};
+use tidegate_core::algorithms::{Figures, Limit, Retry, Verdict};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Role, Source};
 use tidegate_core::subject::FingerprintKey;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -27,14 +27,16 @@ pub struct DescriptorDecision<'r> {
     pub(super) descriptors: SmallVec<[DescriptorState<'r>; 4]>,
     pub(super) refunds: SmallVec<[RefundProgress<'r>; 1]>,
     pub(super) overrides: Vec<AppliedOverride>,
+    rules: &'r RuleSet,
     pub(super) domain_known: bool,
     pub(super) enforce_mode: EnforceMode,
     pub(super) options: DescriptorOptions,
-    /// The arithmetic of descriptor limits.
-    precision: Precision,
     /// Whether a budget has room regardless of the store.
     pub(super) has_passing_quota: bool,
-    pub(super) interim: InterimDecision,
+    /// The decision so far, without readings: those are in `progress`.
+    pub(super) interim: Outcome,
+    /// Whether a reply had a time.
+    pub(super) has_reply: bool,
 }
 
 /// One descriptor.
@@ -91,25 +93,6 @@ pub(super) struct RefundProgress<'r> {
     pub(super) figures: Figures,
 }
 
-/// The decision so far.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InterimDecision {
-    pub(super) admitted: bool,
-    pub(super) at: Option<Nanos>,
-    pub(super) source: Source,
-    /// Set if a rule denies because the store is unavailable.
-    pub(super) degraded: Option<Degraded>,
-    pub(super) clock_stepped: bool,
-}
-
-impl InterimDecision {
-    pub(super) fn record(&mut self, outcome: &Outcome) {
-        self.at = Some(outcome.at);
-        self.source = outcome.source;
-        self.clock_stepped |= outcome.clock_stepped;
-    }
-}
-
 const NO_READING: LimitReading = LimitReading { verdict: Verdict::Deny { retry: Retry::Never }, figures: NO_FIGURES };
 
 pub(super) const NO_FIGURES: Figures = Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO };
@@ -139,24 +122,25 @@ impl<'r> DescriptorDecision<'r> {
             domain_known: false,
             enforce_mode,
             options,
-            precision: rules.descriptors.precision,
+            rules,
             has_passing_quota: false,
-            interim: InterimDecision {
+            interim: Outcome {
                 admitted: true,
-                at: None,
+                readings: SmallVec::new(),
+                snapshots: Vec::new(),
+                at: Nanos::ZERO,
                 source: Source::Exact,
                 degraded: None,
                 clock_stepped: false,
             },
+            has_reply: false,
         };
         let matches = descriptor_match::match_each(rules, key, described);
         decision.domain_known = matches.is_some();
-        let listed = decision.plan.listed.is_some();
-        let matches = matches.filter(|_| !listed).unwrap_or_default();
-        let unmatched = || std::iter::repeat_with(|| DescriptorMatch::Unmatched);
-        let matches = matches.into_iter().chain(unmatched());
+        let matches = matches.filter(|_| decision.plan.listed.is_none()).unwrap_or_default();
+        let matches = matches.into_iter().chain(std::iter::repeat_with(|| DescriptorMatch::Unmatched));
         for (descriptor, matched) in described.descriptors.iter().zip(matches) {
-            let state = decision.add_descriptor(rules, matched, descriptor.hits);
+            let state = decision.add_descriptor(matched, descriptor.hits);
             decision.descriptors.push(state);
         }
         decision
@@ -183,16 +167,15 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     /// Adds a descriptor and assigns a place for its figures.
-    fn add_descriptor(&mut self, rules: &'r RuleSet, matched: DescriptorMatch<'r>, hits: Hits) -> DescriptorState<'r> {
+    fn add_descriptor(&mut self, matched: DescriptorMatch<'r>, hits: Hits) -> DescriptorState<'r> {
         self.has_passing_quota |= self.is_passing_quota(&matched, hits);
         let DescriptorMatch::Limited(limited) = &matched else {
-            let figures_at = FiguresIndex::None;
-            return DescriptorState { matched, figures_at };
+            return DescriptorState { matched, figures_at: FiguresIndex::None };
         };
         let figures_at = match hits {
             Hits::Refund(_) if limited.denies_all() => FiguresIndex::None,
             Hits::Refund(cost) => {
-                let charge = self.charge(rules, limited, cost);
+                let charge = self.charge(limited, cost);
                 self.refunds.push(RefundProgress {
                     set: self.plan.set.subset([charge]),
                     remaining_before: 0,
@@ -200,26 +183,20 @@ impl<'r> DescriptorDecision<'r> {
                 });
                 FiguresIndex::Refund(self.refunds.len() - 1)
             }
-            Hits::Charge(cost) => self.add_charge(rules, limited, cost, ChargeProgress::of(ChargePhase::Charge, false)),
-            Hits::Used(cost) => self.add_charge(rules, limited, cost, ChargeProgress::of(ChargePhase::Charge, true)),
-            Hits::Check => self.add_charge(rules, limited, Cost::ONE, ChargeProgress::of(ChargePhase::Peek, false)),
+            Hits::Charge(cost) => self.add_charge(limited, cost, ChargeProgress::of(ChargePhase::Charge, false)),
+            Hits::Used(cost) => self.add_charge(limited, cost, ChargeProgress::of(ChargePhase::Charge, true)),
+            Hits::Check => self.add_charge(limited, Cost::ONE, ChargeProgress::of(ChargePhase::Peek, false)),
         };
         DescriptorState { matched, figures_at }
     }
 
     /// Adds a charge to the plan.
-    fn add_charge(
-        &mut self,
-        rules: &'r RuleSet,
-        limited: &MatchedLimit<'r>,
-        cost: Cost,
-        mut progress: ChargeProgress,
-    ) -> FiguresIndex {
+    fn add_charge(&mut self, limited: &MatchedLimit<'r>, cost: Cost, mut progress: ChargeProgress) -> FiguresIndex {
         if limited.denies_all() {
             progress.phase = ChargePhase::Never;
         }
-        let mut charge = self.charge(rules, limited, cost);
-        let is_override = rules.rules()[limited.rule as usize].kind() == RuleKind::RequestOverride;
+        let mut charge = self.charge(limited, cost);
+        let is_override = self.rules.rules()[limited.rule as usize].kind() == RuleKind::RequestOverride;
         let class = RateClass(self.overrides.len() as u32); // at most one per descriptor
         self.plan.origins.push(Origin {
             rule: limited.rule,
@@ -230,7 +207,7 @@ impl<'r> DescriptorDecision<'r> {
         if is_override {
             self.overrides.push(AppliedOverride {
                 limit: charge.limit.as_ref().clone(),
-                rate_text: descriptor_match::rate_text(limited),
+                rate_text: rate_text(limited.requests, limited.unit),
             });
         }
         if progress.phase == ChargePhase::Peek && self.options.zero_hits == ZeroHits::OverAboveLimit {
@@ -248,7 +225,7 @@ impl<'r> DescriptorDecision<'r> {
     /// maximum limit stays unchanged.
     pub(super) fn raised_limit(&self, limited: &MatchedLimit<'_>, charge: &Charge<'_>) -> Limit {
         let requests = u32::try_from(charge.limit.capacity()).unwrap_or(u32::MAX);
-        window(requests.saturating_add(1), limited.unit, self.precision)
+        window(requests.saturating_add(1), limited.unit, self.rules.descriptors.precision)
     }
 
     /// A counter that a request names under two limits is charged under the smaller, because a store
@@ -266,7 +243,7 @@ impl<'r> DescriptorDecision<'r> {
         }
     }
 
-    fn charge(&self, rules: &'r RuleSet, limited: &MatchedLimit<'r>, cost: Cost) -> Charge<'r> {
+    fn charge(&self, limited: &MatchedLimit<'r>, cost: Cost) -> Charge<'r> {
         Charge {
             subject: limited.subject,
             rule: counter_name(limited.unit),
@@ -274,7 +251,7 @@ impl<'r> DescriptorDecision<'r> {
             limit: limited.limit.clone(),
             cost,
             role: self.role(limited),
-            options: rules.rules()[limited.rule as usize].options(),
+            options: self.rules.rules()[limited.rule as usize].options(),
         }
     }
 

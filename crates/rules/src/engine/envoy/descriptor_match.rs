@@ -92,9 +92,7 @@ impl<'r> Search<'r, '_> {
         let limited = hit.limit;
         let names = limited.replaces.iter().map(|name| &**name);
         self.replaced.extend(names);
-        let Some(counted) = limited.counted else {
-            return DescriptorMatch::Unlimited;
-        };
+        let Some(counted) = limited.counted else { return DescriptorMatch::Unlimited };
         let rule = &self.rules.rules()[counted.rule as usize];
         DescriptorMatch::Limited(MatchedLimit {
             subject: self.subject(entries, &hit.shared_patterns),
@@ -136,9 +134,4 @@ impl<'r> Search<'r, '_> {
             stats: stats_key(&self.domain.name, keys).into(),
         }
     }
-}
-
-/// The rate in the notation of a rules file.
-pub(super) fn rate_text(limited: &MatchedLimit<'_>) -> Box<str> {
-    crate::language::rate_text(limited.requests, limited.unit)
 }

@@ -12,3 +12,4 @@ mod status;
 
 pub use descriptor_decision::DescriptorDecision;
 pub use phases::StoreCall;
+pub use status::DescriptorResponse;

@@ -29,11 +29,18 @@ impl<'r> DescriptorDecision<'r> {
 
     /// Records the state before and after the `at`-th refund.
     pub fn record_refund(&mut self, at: usize, before: &Outcome, after: &Outcome) {
-        self.interim.record(after);
+        self.record_reply(after);
         let figures = |outcome: &Outcome| outcome.readings.first().map(|r| r.figures);
         let refund = &mut self.refunds[at];
         refund.remaining_before = figures(before).map_or(0, |figures| figures.remaining);
         refund.figures = figures(after).unwrap_or(NO_FIGURES);
+    }
+
+    fn record_reply(&mut self, outcome: &Outcome) {
+        self.has_reply = true;
+        self.interim.at = outcome.at;
+        self.interim.source = outcome.source;
+        self.interim.clock_stepped |= outcome.clock_stepped;
     }
 
     /// The first call: a peek for descriptors that only check whether any units are left.
@@ -46,7 +53,7 @@ impl<'r> DescriptorDecision<'r> {
 
     /// Records the reply to [`DescriptorDecision::peek_phase`].
     pub fn record_peek(&mut self, outcome: &Outcome) {
-        self.interim.record(outcome);
+        self.record_reply(outcome);
         self.apply_outcome(outcome, |progress, _| progress.phase == ChargePhase::Peek, false);
     }
 
@@ -71,7 +78,7 @@ impl<'r> DescriptorDecision<'r> {
 
     /// Records the reply to [`DescriptorDecision::charge_phase`].
     pub fn record_charge(&mut self, outcome: &Outcome) {
-        self.interim.record(outcome);
+        self.record_reply(outcome);
         let charged = self.interim.admitted && outcome.admitted;
         self.interim.admitted = charged;
         self.apply_outcome(outcome, |progress, _| progress.phase == ChargePhase::Charge, charged);
@@ -167,13 +174,11 @@ impl<'r> DescriptorDecision<'r> {
         let charges = self.plan.set.charges.iter().zip(&self.progress);
         let mut before = charges.filter(|(_, progress)| progress.phase != ChargePhase::Charge);
         let denied = before.any(|(c, progress)| c.role == Role::Enforce && !progress.reading.verdict.allows());
-        let mut quotas = [ChargePhase::Never, ChargePhase::Peek].into_iter();
-        let is_quota = |charge: &Charge<'_>| charge.role == Role::Quota;
-        let any_quota = self.plan.set.charges.iter().any(is_quota);
-        let room = self.has_passing_quota
-            || quotas.any(|phase| self.quotas(phase).any(|allows| allows))
-            || self.quotas(ChargePhase::Charge).next().is_some();
-        !denied && (room || !any_quota)
+        let mut quotas = [ChargePhase::Never, ChargePhase::Peek].into_iter().flat_map(|phase| self.quotas(phase));
+        let has_quota = self.plan.set.charges.iter().any(|charge| charge.role == Role::Quota);
+        let has_room =
+            self.has_passing_quota || quotas.any(|allows| allows) || self.quotas(ChargePhase::Charge).next().is_some();
+        !denied && (has_room || !has_quota)
     }
 
     /// The verdicts of the budgets of one phase.
@@ -187,16 +192,12 @@ impl<'r> DescriptorDecision<'r> {
     /// The charges for which `selects` is true; `None` if there are none.
     fn select_charges(&self, selects: impl Fn(&ChargeProgress, usize) -> bool) -> Option<Cow<'_, ChargeSet<'r>>> {
         let wanted = |at: &usize| selects(&self.progress[*at], *at);
-        let count = (0..self.progress.len()).filter(wanted).count();
-        if count == 0 {
-            return None;
+        let chosen = || (0..self.progress.len()).filter(wanted);
+        match chosen().count() {
+            0 => None,
+            all if all == self.progress.len() => Some(Cow::Borrowed(&self.plan.set)),
+            _ => Some(Cow::Owned(self.plan.set.subset(chosen().map(|at| self.plan.set.charges[at].clone())))),
         }
-        if count == self.progress.len() {
-            return Some(Cow::Borrowed(&self.plan.set));
-        }
-        let chosen = (0..self.progress.len()).filter(wanted);
-        let charges = chosen.map(|at| self.plan.set.charges[at].clone());
-        Some(Cow::Owned(self.plan.set.subset(charges)))
     }
 
     fn apply_outcome(&mut self, outcome: &Outcome, selects: impl Fn(&ChargeProgress, usize) -> bool, charged: bool) {

@@ -6,14 +6,28 @@ use smallvec::SmallVec;
 
 use super::descriptor_decision::{DescriptorDecision, DescriptorState, FiguresIndex};
 use super::descriptor_match::{DescriptorMatch, MatchedLimit};
-use crate::engine::DescriptorResponse;
 use crate::engine::decide::{ChargedAs, binding, decide, decide_listed};
-use crate::engine::decision::{Decision, DecisionKind, LimitReport};
+use crate::engine::decision::{Decision, LimitReport};
 use crate::envoy::{Status, StatusLimit, Unit};
 use crate::language::{ListDecision, RuleSet};
 use tidegate_core::algorithms::Figures;
-use tidegate_core::store::{LimitReading, Outcome, Role};
+use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
+
+/// The response to a described request.
+#[derive(Clone, Debug)]
+pub struct DescriptorResponse<'r> {
+    /// Whether the caller must deny it.
+    pub over_limit: bool,
+    /// The decision on the whole request, native rules included.
+    pub decision: Decision,
+    /// Whether its descriptors would have denied it without shadow mode for all.
+    pub shadow_denied: bool,
+    /// Whether any file names its domain.
+    pub domain_known: bool,
+    /// One for each descriptor, in order.
+    pub statuses: SmallVec<[Status<'r>; 4]>,
+}
 
 impl<'r> DescriptorDecision<'r> {
     /// The decision of a list, and the status of each descriptor.
@@ -33,30 +47,21 @@ impl<'r> DescriptorDecision<'r> {
     }
 
     /// The response, from all replies. `now` is called if no reply had a time.
-    pub fn finish(self, rules: &'r Arc<RuleSet>, now: impl FnOnce() -> Nanos) -> DescriptorResponse<'r> {
-        let at = self.interim.at.unwrap_or_else(now);
-        let mut readings: SmallVec<[LimitReading; 4]> = self.progress.iter().map(|progress| progress.reading).collect();
+    pub fn finish(mut self, rules: &'r Arc<RuleSet>, now: impl FnOnce() -> Nanos) -> DescriptorResponse<'r> {
+        let at = if self.has_reply { self.interim.at } else { now() };
+        self.interim.at = at;
+        self.interim.readings = self.progress.iter().map(|progress| progress.reading).collect();
         for descriptor in &self.descriptors {
             if let (DescriptorMatch::Limited(limited), FiguresIndex::Charge(charge)) =
                 (&descriptor.matched, descriptor.figures_at)
                 && limited.denies_all()
             {
-                readings[charge].figures.reset_after = limited.unit.time_left_at(at);
+                self.interim.readings[charge].figures.reset_after = limited.unit.time_left_at(at);
             }
         }
-        let outcome = Outcome {
-            admitted: self.interim.admitted,
-            readings,
-            snapshots: Vec::new(),
-            at,
-            source: self.interim.source,
-            degraded: self.interim.degraded,
-            clock_stepped: self.interim.clock_stepped,
-        };
-        let mut decision = decide(Arc::clone(rules), &self.plan, &outcome, ChargedAs::Nothing);
-        let descriptors = self.descriptors.iter();
-        let mut statuses: SmallVec<[Status<'r>; 4]> =
-            descriptors.map(|descriptor| self.status(descriptor, at)).collect();
+        let mut decision = decide(Arc::clone(rules), &self.plan, &self.interim, ChargedAs::Nothing);
+        let statuses = self.descriptors.iter().map(|descriptor| self.status(descriptor, at));
+        let mut statuses: SmallVec<[Status<'r>; 4]> = statuses.collect();
         let shadow_denied = self.options.all_shadow && self.would_deny(&statuses);
         let mut descriptors = self.descriptors.iter();
         if let Some(unmatched) = descriptors.position(|each| matches!(each.matched, DescriptorMatch::Unmatched))
@@ -68,7 +73,7 @@ impl<'r> DescriptorDecision<'r> {
             decision.overrides = Some(self.overrides.into());
         }
         DescriptorResponse {
-            over_limit: !matches!(decision.kind, DecisionKind::Allow | DecisionKind::Delay(_)),
+            over_limit: !decision.allowed(),
             decision,
             shadow_denied,
             domain_known: self.domain_known,

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
 use super::tree::{CountedLimit, DescriptorLevel, DescriptorNode, Descriptors, Domain, NodeLimit};
-use super::{MAX_LEVELS, window_count};
+use super::{DescriptorConfig, DomainConfig, LimitConfig, MAX_LEVELS, window_count};
 use crate::envoy::Unit;
 use crate::language::ParseOptions;
 use crate::language::diagnostics::{RuleError, RuleErrors, SourceLocation, quoted};
@@ -127,8 +126,7 @@ impl DescriptorCompiler<'_> {
         }
         if config.share_threshold && !composite_key.contains('*') {
             let message = format!(
-                "has share_threshold for {}, which has no `*` and so nothing to share; remove it, or \
-                 write a pattern",
+                "has share_threshold for {}, which has no `*` and so nothing to share; remove it, or write a pattern",
                 quoted(&composite_key)
             );
             self.error(context.location, config.line, message);
@@ -162,21 +160,17 @@ impl DescriptorCompiler<'_> {
                     "" => "no rate limit unit".to_owned(),
                     unit => format!("the rate limit unit {}", quoted(unit)),
                 };
-                let units = "second, minute, hour, day, week, month or year";
-                Some(format!("has {found}; write {units}"))
+                Some(format!("has {found}; write second, minute, hour, day, week, month or year"))
             }
             _ => None,
         };
-        let names = config.replaces.iter().map(String::as_str);
-        let name_problems = names.filter_map(|name| match name {
-            "" => Some("replaces something without a name; write `- name: ...`"),
-            name if name == config.name => Some("replaces itself; remove its name from `replaces`"),
+        let name_problems = config.replaces.iter().filter_map(|name| match name.as_str() {
+            "" => Some("replaces something without a name; write `- name: ...`".to_owned()),
+            name if name == config.name => Some("replaces itself; remove its name from `replaces`".to_owned()),
             _ => None,
         });
-        let name_problems = name_problems.map(str::to_owned);
         for message in problem.into_iter().chain(name_problems) {
-            let at = quoted(context.path);
-            self.error(context.location, config.line, format!("{at} {message}"));
+            self.error(context.location, config.line, format!("{} {message}", quoted(context.path)));
         }
         let unit = unit.filter(|_| !config.unlimited);
         let counted = unit.map(|unit| CountedLimit {
@@ -204,10 +198,8 @@ impl DescriptorCompiler<'_> {
             kind: RuleKind::Descriptor,
             by: Arc::new(By::All(keys.collect())),
             mode: if node.shadow_mode { Mode::Shadow } else { Mode::Enforce },
-            options: RuleOptions {
-                specificity: context.keys.len() as u8, // at most MAX_LEVELS
-                ..RuleOptions::DEFAULT
-            },
+            // At most MAX_LEVELS.
+            options: RuleOptions { specificity: context.keys.len() as u8, ..RuleOptions::DEFAULT },
             ..Rule::with_defaults(RuleName::new(context.path), location, rates)
         })
     }
@@ -217,10 +209,8 @@ impl DescriptorCompiler<'_> {
         let name = RuleName::new(&format!("{}.override", domain.name));
         self.push_rule(Rule {
             kind: RuleKind::RequestOverride,
-            options: RuleOptions {
-                specificity: MAX_LEVELS as u8, // as specific as any
-                ..RuleOptions::DEFAULT
-            },
+            // As specific as any.
+            options: RuleOptions { specificity: MAX_LEVELS as u8, ..RuleOptions::DEFAULT },
             ..Rule::with_defaults(name, domain.location.clone(), Arc::default())
         })
     }

@@ -58,9 +58,7 @@ impl TreeDiff<'_> {
                 return;
             };
             self.steps = left;
-            let Some(old) = before.find(key, &value, &mut self.buffer) else {
-                continue;
-            };
+            let Some(old) = before.find(key, &value, &mut self.buffer) else { continue };
             let new = after.and_then(|level| level.find(key, &value, &mut self.buffer));
             if let Some((rule, limited)) = enforced(old) {
                 let name = limited.name.as_deref();

@@ -5,8 +5,7 @@
 //! an error, and so is a known name at the wrong level: a `unit` beside `key` instead of within `rate_limit` would be
 //! a limit that does not exist.
 
-use super::config::{DescriptorConfig, DomainConfig, LimitConfig};
-use super::{MAX_LEVELS, scalar};
+use super::{DescriptorConfig, DomainConfig, LimitConfig, MAX_LEVELS, scalar};
 use crate::envoy::{Metadata, Unit};
 use crate::language::diagnostics::quoted;
 use crate::language::fields::{Reporter, closest_name, what_to_write};
@@ -90,23 +89,18 @@ impl Section {
 
 /// Whether the file with this root is a file of the reference service and not a native rules file.
 pub(crate) fn is_descriptor_file(root: YamlNode<'_>) -> bool {
-    let YamlValue::Map(mut pairs) = root.kind() else {
-        return false;
-    };
+    let YamlValue::Map(mut pairs) = root.kind() else { return false };
     pairs.any(|(name, _)| matches!(name.text(), Some("domain" | "descriptors")))
 }
 
 /// Reads the file with this root.
 pub(crate) fn read(root: YamlNode<'_>, report: &mut Reporter<'_>) -> DomainConfig {
     check_mapping(root, Section::Top, 0, report);
-    let fields = MergedFields::of(root);
-    let mut location = report.location(root.line());
-    let domain = fields.get("domain");
-    location.line = domain.map_or(location.line, YamlNode::line);
+    let fields = MergedFields(root);
     DomainConfig {
-        location,
-        domain: read_text(domain, "domain", report),
-        descriptors: read_descriptors(fields, 1, report),
+        location: report.location(fields.find("domain").unwrap_or(root).line()),
+        domain: fields.text("domain", report),
+        descriptors: fields.descriptors(1, report),
     }
 }
 
@@ -115,9 +109,7 @@ const MAX_DEPTH: usize = 4 * MAX_LEVELS;
 
 /// Reports the errors of a mapping and of the mappings within it. `depth` counts the mappings above it.
 fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mut Reporter<'_>) {
-    let YamlValue::Map(pairs) = node.kind() else {
-        return;
-    };
+    let YamlValue::Map(pairs) = node.kind() else { return };
     if depth > MAX_DEPTH {
         return; // reported when the nodes are read
     }
@@ -128,8 +120,7 @@ fn check_mapping(node: YamlNode<'_>, section: Section, depth: usize, report: &mu
             continue;
         };
         if let Some((_, line)) = seen.iter().find(|(known, _)| *known == text) {
-            let message = format!("has `{text}` twice, the first on line {line}; keep one");
-            report.error(name.line(), message);
+            report.error(name.line(), format!("has `{text}` twice, the first on line {line}; keep one"));
         }
         if section.has(text) {
             seen.push((text, name.line()));
@@ -153,16 +144,13 @@ fn check_value(section: Section, (field, value): (&str, YamlNode<'_>), depth: us
         YamlValue::Map(_) => check_child(value, report),
         YamlValue::List(items) => {
             for item in items {
-                match item.kind() {
-                    YamlValue::Map(_) => check_child(item, report),
-                    _ => {
-                        let message = format!(
-                            "has something other than a mapping in the list of `{field}`; write \
-                             fields such as `key: ...`"
-                        );
-                        report.error(item.line(), message);
-                    }
+                if let YamlValue::Map(_) = item.kind() {
+                    check_child(item, report);
+                    continue;
                 }
+                let write = "write fields such as `key: ...`";
+                let message = format!("has something other than a mapping in the list of `{field}`; {write}");
+                report.error(item.line(), message);
             }
         }
         YamlValue::Text(text) => {
@@ -189,164 +177,136 @@ const MERGE: &str = "<<";
 struct MergedFields<'d>(YamlNode<'d>);
 
 impl<'d> MergedFields<'d> {
-    fn of(node: YamlNode<'d>) -> Self {
-        MergedFields(node)
-    }
-
-    fn get(self, field: &str) -> Option<YamlNode<'d>> {
-        let YamlValue::Map(pairs) = self.0.kind() else {
-            return None;
-        };
+    fn find(self, field: &str) -> Option<YamlNode<'d>> {
+        let YamlValue::Map(pairs) = self.0.kind() else { return None };
         let mut own = pairs.clone();
         if let Some((_, value)) = own.find(|(name, _)| name.text() == Some(field)) {
             return Some(value);
         }
         let mut merged = pairs.filter(|(name, _)| name.unquoted() == Some(MERGE));
         merged.find_map(|(_, other)| match other.kind() {
-            YamlValue::Map(_) => MergedFields(other).get(field),
-            YamlValue::List(mut others) => others.find_map(|other| MergedFields(other).get(field)),
+            YamlValue::Map(_) => MergedFields(other).find(field),
+            YamlValue::List(mut others) => others.find_map(|other| MergedFields(other).find(field)),
             _ => None,
         })
     }
-}
 
-fn read_descriptors(fields: MergedFields<'_>, level: usize, report: &mut Reporter<'_>) -> Vec<DescriptorConfig> {
-    let Some(list) = fields.get("descriptors") else {
-        return Vec::new();
-    };
-    if level > MAX_LEVELS {
-        let message = format!("has descriptors {level} deep; write at most {MAX_LEVELS} levels");
-        report.error(list.line(), message);
-        return Vec::new();
+    /// As [`MergedFields::find`], if the value is not null.
+    fn get(self, field: &str) -> Option<YamlNode<'d>> {
+        self.find(field).filter(|node| !matches!(node.kind(), YamlValue::Null))
     }
-    let items = match list.kind() {
-        YamlValue::List(items) => items,
-        YamlValue::Null => return Vec::new(),
-        YamlValue::Map(_) | YamlValue::Text(_) => {
-            report.error(list.line(), "has no list for `descriptors`; write one");
-            return Vec::new();
-        }
-    };
-    let maps = items.filter(|item| matches!(item.kind(), YamlValue::Map(_)));
-    maps.map(|item| read_descriptor(item, level, report)).collect()
-}
 
-fn read_descriptor(item: YamlNode<'_>, level: usize, report: &mut Reporter<'_>) -> DescriptorConfig {
-    let fields = MergedFields::of(item);
-    DescriptorConfig {
-        line: item.line(),
-        key: read_text(fields.get("key"), "key", report),
-        value: read_text(fields.get("value"), "value", report),
-        limit: read_limit(fields.get("rate_limit"), report),
-        shadow_mode: read_flag(fields, "shadow_mode", report),
-        quota_mode: read_flag(fields, "quota_mode", report),
-        detailed_metric: read_flag(fields, "detailed_metric", report),
-        value_to_metric: read_flag(fields, "value_to_metric", report),
-        share_threshold: read_flag(fields, "share_threshold", report),
-        metadata: read_metadata(fields.get("metadata"), report),
-        descriptors: read_descriptors(fields, level + 1, report),
-    }
-}
-
-fn read_limit(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Option<LimitConfig> {
-    let node = node?;
-    match node.kind() {
-        YamlValue::Null => {
-            let message = "has nothing in a `rate_limit`, so that its descriptor is not limited; write `unit` and \
-                           `requests_per_unit`, or remove it";
-            report.warn(node.line(), message);
-            return None;
+    /// A text, or any other scalar as written; empty if absent. A node that is not a scalar is an error, and gives a
+    /// text that causes no second error.
+    fn text(self, field: &str, report: &mut Reporter<'_>) -> String {
+        let Some(node) = self.get(field) else { return String::new() };
+        if let Some(text) = node.text() {
+            return text.to_owned();
         }
-        YamlValue::Map(_) => {}
-        YamlValue::List(_) | YamlValue::Text(_) => {
-            let message = "has no mapping for `rate_limit`; write `unit` and `requests_per_unit`";
-            report.error(node.line(), message);
-            return None;
+        report.error(node.line(), format!("has no text for `{field}`; write one"));
+        match field {
+            "unit" => Unit::Second.name().to_owned(),
+            _ => format!("line {}", node.line()),
         }
     }
-    let fields = MergedFields::of(node);
-    Some(LimitConfig {
-        line: node.line(),
-        requests_per_unit: read_requests(fields.get("requests_per_unit"), report),
-        unit: read_text(fields.get("unit"), "unit", report),
-        unlimited: read_flag(fields, "unlimited", report),
-        name: read_text(fields.get("name"), "name", report),
-        replaces: read_replaces(fields.get("replaces"), report),
-    })
-}
 
-fn read_replaces(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Vec<String> {
-    let Some(node) = node else { return Vec::new() };
-    let items = match node.kind() {
-        YamlValue::Null => return Vec::new(),
-        YamlValue::List(items) => items,
-        YamlValue::Map(_) | YamlValue::Text(_) => {
-            report.error(node.line(), "has no list for `replaces`; write `- name: ...`");
-            return Vec::new();
-        }
-    };
-    let maps = items.filter(|item| matches!(item.kind(), YamlValue::Map(_)));
-    let names = maps.map(|item| read_text(MergedFields::of(item).get("name"), "name", report));
-    names.collect()
-}
+    fn flag(self, field: &str, report: &mut Reporter<'_>) -> bool {
+        let flag = self.get(field).and_then(|node| {
+            let flag = node.unquoted().and_then(scalar::parse_bool);
+            report.check(node.line(), flag.ok_or_else(|| format!("has no bool for `{field}`; write true or false")))
+        });
+        flag.unwrap_or_default()
+    }
 
-/// A text, or any other scalar as written; empty if absent. A node that is not a scalar is an error, and gives a text
-/// that causes no second error.
-fn read_text(node: Option<YamlNode<'_>>, field: &str, report: &mut Reporter<'_>) -> String {
-    match node.map(|node| (node, node.kind())) {
-        None | Some((_, YamlValue::Null)) => String::new(),
-        Some((_, YamlValue::Text(text))) => text.to_owned(),
-        Some((node, YamlValue::List(_) | YamlValue::Map(_))) => {
-            report.error(node.line(), format!("has no text for `{field}`; write one"));
-            match field {
-                "unit" => Unit::Second.name().to_owned(),
-                _ => format!("line {}", node.line()),
+    /// The mappings in a list. Other items are reported by [`check_mapping`].
+    fn mappings(self, field: &str, write: &str, report: &mut Reporter<'_>) -> Vec<MergedFields<'d>> {
+        match self.get(field).map(|node| (node, node.kind())) {
+            None => Vec::new(),
+            Some((_, YamlValue::List(items))) => {
+                items.filter(|item| matches!(item.kind(), YamlValue::Map(_))).map(MergedFields).collect()
+            }
+            Some((node, _)) => {
+                report.error(node.line(), format!("has no list for `{field}`; write {write}"));
+                Vec::new()
             }
         }
     }
-}
 
-fn read_flag(fields: MergedFields<'_>, field: &str, report: &mut Reporter<'_>) -> bool {
-    let Some(node) = fields.get(field) else {
-        return false;
-    };
-    if let YamlValue::Null = node.kind() {
-        return false;
-    }
-    node.unquoted().and_then(scalar::parse_bool).unwrap_or_else(|| {
-        let message = format!("has no bool for `{field}`; write true or false");
-        report.error(node.line(), message);
-        false
-    })
-}
-
-fn read_requests(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> u32 {
-    let Some(node) = node else { return 0 };
-    if let YamlValue::Null = node.kind() {
-        return 0;
-    }
-    let whole = node.unquoted().and_then(scalar::parse_integer);
-    let requests = whole.and_then(|whole| u32::try_from(whole).ok());
-    requests.unwrap_or_else(|| {
-        let message = format!("has no number of requests for `requests_per_unit`; write one from 0 to {}", u32::MAX);
-        report.error(node.line(), message);
-        0
-    })
-}
-
-fn read_metadata(node: Option<YamlNode<'_>>, report: &mut Reporter<'_>) -> Option<Metadata> {
-    let node = node?;
-    let values = match node.kind() {
-        YamlValue::Null => return None,
-        YamlValue::Map(pairs) => scalar::map(pairs, MAX_DEPTH),
-        YamlValue::List(_) | YamlValue::Text(_) => Err(node.line()),
-    };
-    match values {
-        Ok(values) => (!values.is_empty()).then_some(Metadata::Map(values)),
-        Err(line) => {
-            let message = "has metadata that responses cannot carry; write a mapping of names";
-            report.error(line, message);
-            None
+    fn descriptors(self, level: usize, report: &mut Reporter<'_>) -> Vec<DescriptorConfig> {
+        if let Some(list) = self.find("descriptors")
+            && level > MAX_LEVELS
+        {
+            report.error(list.line(), format!("has descriptors {level} deep; write at most {MAX_LEVELS} levels"));
+            return Vec::new();
         }
+        let descriptors = self.mappings("descriptors", "one", report).into_iter();
+        descriptors.map(|fields| fields.descriptor(level, report)).collect()
+    }
+
+    fn descriptor(self, level: usize, report: &mut Reporter<'_>) -> DescriptorConfig {
+        DescriptorConfig {
+            line: self.0.line(),
+            key: self.text("key", report),
+            value: self.text("value", report),
+            limit: self.limit(report),
+            shadow_mode: self.flag("shadow_mode", report),
+            quota_mode: self.flag("quota_mode", report),
+            detailed_metric: self.flag("detailed_metric", report),
+            value_to_metric: self.flag("value_to_metric", report),
+            share_threshold: self.flag("share_threshold", report),
+            metadata: self.metadata(report),
+            descriptors: self.descriptors(level + 1, report),
+        }
+    }
+
+    fn limit(self, report: &mut Reporter<'_>) -> Option<LimitConfig> {
+        let node = self.find("rate_limit")?;
+        match node.kind() {
+            YamlValue::Null => {
+                let message = "has nothing in a `rate_limit`, so that its descriptor is not limited; write `unit` and \
+                               `requests_per_unit`, or remove it";
+                report.warn(node.line(), message);
+                return None;
+            }
+            YamlValue::Map(_) => {}
+            YamlValue::List(_) | YamlValue::Text(_) => {
+                report.error(node.line(), "has no mapping for `rate_limit`; write `unit` and `requests_per_unit`");
+                return None;
+            }
+        }
+        let fields = MergedFields(node);
+        Some(LimitConfig {
+            line: node.line(),
+            requests_per_unit: fields.requests(report),
+            unit: fields.text("unit", report),
+            unlimited: fields.flag("unlimited", report),
+            name: fields.text("name", report),
+            replaces: {
+                let names = fields.mappings("replaces", "`- name: ...`", report).into_iter();
+                names.map(|fields| fields.text("name", report)).collect()
+            },
+        })
+    }
+
+    fn requests(self, report: &mut Reporter<'_>) -> u32 {
+        let requests = self.get("requests_per_unit").and_then(|node| {
+            let requests = node.unquoted().and_then(scalar::parse_integer).and_then(|whole| u32::try_from(whole).ok());
+            let max = u32::MAX;
+            let message = || format!("has no number of requests for `requests_per_unit`; write one from 0 to {max}");
+            report.check(node.line(), requests.ok_or_else(message))
+        });
+        requests.unwrap_or_default()
+    }
+
+    fn metadata(self, report: &mut Reporter<'_>) -> Option<Metadata> {
+        let node = self.get("metadata")?;
+        let values = match node.kind() {
+            YamlValue::Map(pairs) => scalar::map(pairs, MAX_DEPTH),
+            _ => Err(node.line()),
+        };
+        if let Err(line) = values {
+            report.error(line, "has metadata that responses cannot carry; write a mapping of names");
+        }
+        values.ok().filter(|values| !values.is_empty()).map(Metadata::Map)
     }
 }

@@ -4,14 +4,12 @@
 use crate::envoy::Metadata;
 use crate::language::yaml::{Pairs, YamlNode, YamlValue};
 
-const TRUE_WORDS: [&str; 11] = ["y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"];
-const FALSE_WORDS: [&str; 11] = ["n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"];
-
 pub(super) fn parse_bool(text: &str) -> Option<bool> {
-    if TRUE_WORDS.contains(&text) {
-        return Some(true);
+    match text {
+        "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Some(true),
+        "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Some(false),
+        _ => None,
     }
-    FALSE_WORDS.contains(&text).then_some(false)
 }
 
 /// Parses an integer, with `_` between digits in any place.

@@ -160,8 +160,7 @@ impl DescriptorLevel {
 
     /// Whether there is a node with the same key and value.
     pub(crate) fn has(&self, node: &DescriptorNode) -> bool {
-        let same = self.by_key.get(&node.composite_key);
-        same.is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
+        self.by_key.get(&node.composite_key).is_some_and(|at| self.nodes[*at as usize].key_len == node.key_len)
     }
 
     /// As `find`, with how the node was matched.
@@ -176,8 +175,7 @@ impl DescriptorLevel {
         if let Some(found) = patterns.find(|node| segment_matches(&node.composite_key, buffer)) {
             return Some((found, MatchedBy::Pattern));
         }
-        let bare = self.by_key.get(key)?;
-        Some((node(bare), MatchedBy::Key))
+        Some((node(self.by_key.get(key)?), MatchedBy::Key))
     }
 }
 
@@ -195,9 +193,7 @@ impl Domain {
         let mut walk = DescriptorWalk::default();
         let (mut level, mut last) = (&self.root, None);
         for (key, value) in entries {
-            let Some((node, by)) = level.step(key, value, buffer) else {
-                return DescriptorLookup::NotFound;
-            };
+            let Some((node, by)) = level.step(key, value, buffer) else { return DescriptorLookup::NotFound };
             walk.record_step(node, by, (key, value));
             (level, last) = (&node.children, Some(node));
         }
@@ -236,8 +232,7 @@ impl<'r> DescriptorWalk<'r> {
     fn record_step(&mut self, node: &'r DescriptorNode, by: MatchedBy, (key, value): (&str, &str)) {
         let of_pattern = || {
             let rest = node.composite_key.strip_prefix(key);
-            let rest = rest.and_then(|rest| rest.strip_prefix('_'));
-            rest.unwrap_or(&node.composite_key)
+            rest.and_then(|rest| rest.strip_prefix('_')).unwrap_or(&node.composite_key)
         };
         let stat_value = match by {
             MatchedBy::Pattern if node.share_threshold => {
@@ -264,27 +259,20 @@ impl<'r> DescriptorWalk<'r> {
         limited: &'r NodeLimit,
         entries: &[DescriptorEntry<'_>],
     ) -> LimitMatch<'r> {
-        let values = entries.iter().zip(&self.stat_values);
-        let stats_key = if limited.detailed_metric {
-            let whole = entries.iter().enumerate().map(|(i, (key, value))| {
-                let shared = self.shared_patterns.iter().find(|(at, _)| *at == i);
-                match shared {
-                    Some((_, pattern)) => (*key, Some(*pattern)),
-                    None if self.shared_patterns.is_empty() => (*key, Some(&**value)),
-                    None => (*key, Some(&**value).filter(|value| !value.is_empty())),
-                }
-            });
-            Some(super::stats::stats_key(domain, whole))
-        } else if self.renamed {
-            let shown = values.map(|((key, value), shown)| match shown {
-                StatValue::Key => (*key, None),
-                StatValue::Value => (*key, Some(&**value)),
-                StatValue::Pattern(pattern) => (*key, Some(*pattern)),
-            });
-            Some(super::stats::stats_key(domain, shown))
-        } else {
-            None
-        };
+        let shown = entries.iter().zip(&self.stat_values).enumerate().map(|(i, ((key, value), shown))| {
+            let shared = self.shared_patterns.iter().find(|(at, _)| *at == i).map(|(_, pattern)| *pattern);
+            let value = Some(&**value);
+            let shown = match shown {
+                _ if limited.detailed_metric && self.shared_patterns.is_empty() => value,
+                _ if limited.detailed_metric => shared.or(value.filter(|value| !value.is_empty())),
+                StatValue::Key => None,
+                StatValue::Value => value,
+                StatValue::Pattern(pattern) => Some(*pattern),
+            };
+            (*key, shown)
+        });
+        let is_own = limited.detailed_metric || self.renamed;
+        let stats_key = is_own.then(|| super::stats::stats_key(domain, shown));
         // The reference service creates a new limit for such a stats key, and drops the metadata.
         let leaf = node.children.nodes.is_empty();
         let lost = if limited.detailed_metric { leaf } else { self.renamed };

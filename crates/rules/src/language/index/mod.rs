@@ -4,10 +4,8 @@
 //! A candidate still has to be checked in full, because a pattern is indexed by a part of its text only. Rules
 //! without an indexable condition are candidates for every request.
 
-mod affix;
 #[cfg(test)]
 mod tests;
-mod text_index;
 mod trie;
 
 use std::hash::{Hash, Hasher};
@@ -16,8 +14,9 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
-use self::text_index::TextIndex;
+use self::trie::Trie;
 use super::condition::{Attribute, AttributeMatcher, Condition, Match};
+use super::glob::Glob;
 use super::net_map::NetMap;
 use crate::request::Request;
 
@@ -81,7 +80,7 @@ impl RuleIndex {
     fn insert(&mut self, rule: u32, condition: &Condition) {
         match &condition.matcher {
             AttributeMatcher::Nets(nets) => {
-                for net in nets.iter() {
+                for net in &nets.nets {
                     self.nets.entry(*net).push(rule);
                 }
             }
@@ -98,9 +97,7 @@ impl RuleIndex {
     }
 
     fn text_index(&mut self, attribute: &Attribute) -> &mut TextIndex {
-        let Attribute::Text(name) = attribute else {
-            return &mut self.keys;
-        };
+        let Attribute::Text(name) = attribute else { return &mut self.keys };
         let next = self.texts.len();
         let at = *self.by_name.entry(Arc::clone(name)).or_insert(next);
         if at == next {
@@ -149,7 +146,7 @@ fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
     };
     match &condition.matcher {
         AttributeMatcher::Nets(nets) => {
-            for net in nets.iter() {
+            for net in &nets.nets {
                 let weight = if net.prefix_len() == 0 { MATCH_ALL_WEIGHT } else { 1 };
                 visit(hashed(&|hasher| net.hash(hasher)), weight);
             }
@@ -162,6 +159,96 @@ fn for_each_value(condition: &Condition, mut visit: impl FnMut(u64, u32)) {
                 let weight = if glob.matches_everything() { MATCH_ALL_WEIGHT } else { GLOB_WEIGHT };
                 visit(hashed(&|hasher| glob.as_str().hash(hasher)), weight);
             }
+        }
+    }
+}
+
+/// The rules that accept texts of one attribute: whole texts by hash, patterns by their fixed parts.
+#[derive(Clone, Debug, Default)]
+struct TextIndex {
+    literals: FxHashMap<Box<str>, RulePositions>,
+    /// Patterns matched by segments.
+    path_globs: Option<Box<Trie>>,
+    /// Patterns in which `*` is any text.
+    text_globs: AffixMap<RulePositions>,
+}
+
+impl TextIndex {
+    fn add_literal(&mut self, literal: &str, rule: u32) {
+        match self.literals.get_mut(literal) {
+            Some(rules) => rules.push(rule),
+            None => {
+                let rules = RulePositions::from_slice(&[rule]);
+                self.literals.insert(literal.into(), rules);
+            }
+        }
+    }
+
+    fn add_glob(&mut self, glob: &Glob, rule: u32) {
+        if glob.has_segments() {
+            self.path_globs.get_or_insert_default().add(glob.as_str(), rule);
+        } else {
+            self.text_globs.entry(glob.as_str()).push(rule);
+        }
+    }
+
+    fn find(&self, text: &str, visit: &mut impl FnMut(u32)) {
+        if let Some(rules) = self.literals.get(text) {
+            rules.iter().copied().for_each(&mut *visit);
+        }
+        if let Some(paths) = &self.path_globs {
+            paths.find(text, visit);
+        }
+        self.text_globs.find(text, &mut |rules| rules.iter().copied().for_each(&mut *visit));
+    }
+}
+
+/// Values keyed by a pattern with `*`, indexed by the longer fixed end of the pattern. Patterns without a fixed end share
+/// one value. A hit matches the fixed part only. There is one hash lookup per distinct length of fixed parts, and at most
+/// as many as the text is long.
+#[derive(Clone, Debug)]
+struct AffixMap<T> {
+    prefixes: Vec<(usize, FxHashMap<Box<str>, T>)>,
+    suffixes: Vec<(usize, FxHashMap<Box<str>, T>)>,
+    unanchored: Option<T>,
+}
+
+impl<T> Default for AffixMap<T> {
+    fn default() -> Self {
+        AffixMap { prefixes: Vec::new(), suffixes: Vec::new(), unanchored: None }
+    }
+}
+
+impl<T: Default> AffixMap<T> {
+    /// The value for patterns with the same fixed part as `pattern`, created if absent.
+    fn entry(&mut self, pattern: &str) -> &mut T {
+        let start = pattern.split('*').next().unwrap_or("");
+        let end = pattern.rsplit('*').next().unwrap_or("");
+        let (levels, fixed) =
+            if start.len() >= end.len() { (&mut self.prefixes, start) } else { (&mut self.suffixes, end) };
+        if fixed.is_empty() {
+            return self.unanchored.get_or_insert_default();
+        }
+        let at = levels.partition_point(|(length, _)| *length < fixed.len());
+        if levels.get(at).is_none_or(|(length, _)| *length != fixed.len()) {
+            levels.insert(at, (fixed.len(), FxHashMap::default()));
+        }
+        levels[at].1.entry(fixed.into()).or_default()
+    }
+}
+
+impl<T> AffixMap<T> {
+    /// Visits the values of all patterns whose fixed start or end `text` has.
+    fn find<'m>(&'m self, text: &str, visit: &mut impl FnMut(&'m T)) {
+        self.unanchored.iter().for_each(&mut *visit);
+        for (length, values) in &self.prefixes {
+            let Some(start) = text.get(..*length) else { continue };
+            values.get(start).into_iter().for_each(&mut *visit);
+        }
+        for (length, values) in &self.suffixes {
+            let from = text.len().checked_sub(*length);
+            let Some(end) = from.and_then(|from| text.get(from..)) else { continue };
+            values.get(end).into_iter().for_each(&mut *visit);
         }
     }
 }

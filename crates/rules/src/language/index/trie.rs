@@ -6,8 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::RulePositions;
-use super::affix::AffixMap;
+use super::{AffixMap, RulePositions};
 use crate::language::glob::split_first_segment;
 
 /// Nodes by number; the first is the root.
@@ -112,12 +111,10 @@ impl TrieNode {
         match rest.and_then(|rest| rest.rsplit('/').next()) {
             None | Some("**") => self.open_ended.push(rule),
             Some(last) if last.contains('*') => {
-                let wildcards = self.wildcards.get_or_insert_default();
-                wildcards.last_wild.entry(last).push(rule);
+                self.wildcards.get_or_insert_default().last_wild.entry(last).push(rule);
             }
             Some(last) => {
-                let wildcards = self.wildcards.get_or_insert_default();
-                wildcards.last_fixed.entry(last.into()).or_default().push(rule);
+                self.wildcards.get_or_insert_default().last_fixed.entry(last.into()).or_default().push(rule);
             }
         }
     }

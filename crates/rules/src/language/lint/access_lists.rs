@@ -1,7 +1,7 @@
 //! Entries of lists that cover no clients any more, or nearly all of them, or proxies instead of clients.
 
-use crate::language::access_lists::{AccessList, LintCandidate, ListEntry, ListTarget, is_wide};
-use crate::language::diagnostics::{SourceLocation, Warning, quoted};
+use crate::language::access_lists::{AccessList, ListEntry, ListedClients, is_wide};
+use crate::language::diagnostics::{Warning, quoted};
 use crate::language::rule_set::RuleSet;
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,17 +21,16 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
             "has `{net}` in `trusted_proxies`, so that every client in it chooses its own address; write the \
              networks of your proxies"
         );
-        warnings.push(file_warning(location, message));
+        warnings.push(Warning::new(location, message));
     }
-    for candidate in &set.allow.lint_candidates {
-        if matches!(candidate.target, ListTarget::Net(net) if is_wide(net)) {
-            let message = format!(
-                "has {} in `allow`, so that none of these clients is limited; write smaller networks, or \
-                 `mode: off` in the rules",
-                quoted(&candidate.entry.target)
-            );
-            warnings.push(file_warning(&candidate.entry.location, message));
-        }
+    let wide = |entry: &&ListEntry| matches!(entry.clients, ListedClients::Net(net) if is_wide(net));
+    for entry in set.allow.entries.iter().filter(wide) {
+        let message = format!(
+            "has {} in `allow`, so that none of these clients is limited; write smaller networks, or `mode: off` in \
+             the rules",
+            quoted(&entry.target)
+        );
+        warnings.push(Warning::new(&entry.location, message));
     }
     check_allowed_proxies(set, warnings);
     check_overridden(set, warnings);
@@ -42,17 +41,17 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
 fn check_allowed_proxies(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let overlap = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
     let proxies = || LOOPBACK.iter().chain(&set.identity.trusted_proxies);
-    for (target, entry) in set.allow.iter() {
-        if let ListTarget::Net(net) = target
-            && !is_wide(net)
-            && proxies().any(|proxy| overlap(proxy, &net))
+    for entry in &set.allow.entries {
+        if let ListedClients::Net(net) = &entry.clients
+            && !is_wide(*net)
+            && proxies().any(|proxy| overlap(proxy, net))
         {
             let message = format!(
                 "has {} in `allow`, where requests of all clients may come from through a proxy; write the addresses \
                  of clients",
                 quoted(&entry.target)
             );
-            warnings.push(file_warning(&entry.location, message));
+            warnings.push(Warning::new(&entry.location, message));
         }
     }
 }
@@ -60,19 +59,16 @@ fn check_allowed_proxies(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// Warns about entries of `block` that `allow` leaves without effect. An `allow` within a blocked network, or one
 /// that expires before the block does, is an intended exception.
 fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
-    if set.allow.is_empty() {
-        return;
-    }
     let end = |entry: &ListEntry| entry.until.unwrap_or(Nanos::MAX);
-    for (target, blocked) in set.block.iter() {
-        let mut allowing = set.allow.covering(&target);
+    for blocked in &set.block.entries {
+        let mut allowing = set.allow.covering(&blocked.clients);
         if let Some(allowed) = allowing.find(|allowed| end(allowed) >= end(blocked)) {
             let message = format!(
                 "has in `block` {}, which has no effect, because `allow` wins and has {}; remove one of them",
                 quoted(&blocked.target),
                 quoted(&allowed.target)
             );
-            warnings.push(file_warning(&blocked.location, message));
+            warnings.push(Warning::new(&blocked.location, message));
         }
     }
 }
@@ -80,14 +76,11 @@ fn check_overridden(set: &RuleSet, warnings: &mut Vec<Warning>) {
 /// Warns about entries that have expired at `now`.
 pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>) {
     for (field, list) in access_lists(set) {
-        let ended = |candidate: &&LintCandidate| candidate.entry.until.is_some_and(|until| until <= now);
-        for candidate in list.lint_candidates.iter().filter(ended) {
+        for entry in list.entries.iter().filter(|entry| !entry.is_in_force(now)) {
             let message = format!(
-                "has in `{field}` {}, which has ended and has no effect; remove it, or write a later \
-                 `until`",
-                candidate.entry
+                "has in `{field}` {entry}, which has ended and has no effect; remove it, or write a later `until`"
             );
-            warnings.push(file_warning(&candidate.entry.location, message));
+            warnings.push(Warning::new(&entry.location, message));
         }
     }
 }
@@ -95,9 +88,4 @@ pub(super) fn check_ended(set: &RuleSet, now: Nanos, warnings: &mut Vec<Warning>
 /// Both lists and their names.
 pub(super) fn access_lists(set: &RuleSet) -> [(&'static str, &AccessList); 2] {
     [("allow", &set.allow), ("block", &set.block)]
-}
-
-/// A warning about no particular rule.
-pub(super) fn file_warning(location: &SourceLocation, message: String) -> Warning {
-    Warning { location: location.clone(), rule: None, message }
 }

@@ -2,22 +2,19 @@
 //!
 //! The keys file changes and is read separately from the rules, so a name that it does not list yet is not an error.
 
-use super::access_lists::{access_lists, file_warning};
-use crate::language::access_lists::ListTarget;
+use std::net::IpAddr;
+
+use super::access_lists::access_lists;
+use crate::language::access_lists::ListedClients;
 use crate::language::diagnostics::{Warning, quoted};
 use crate::language::rule::{By, Rule};
 use crate::language::rule_set::RuleSet;
 use crate::language::subject::split_subject;
 
-use std::net::IpAddr;
-
 /// Warns about each name for which `is_listed` is false.
 pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: &mut Vec<Warning>) {
-    visit(set, &mut |use_of_key| {
-        if !is_listed(use_of_key.name) {
-            warnings.push((use_of_key.warning)());
-        }
-    });
+    let unlisted = names_with_warnings(set).into_iter().filter(|(name, _)| !is_listed(name));
+    warnings.extend(unlisted.map(|(_, warning)| warning));
 }
 
 /// Warns about overrides for the digest of a key that has a name: its requests are counted under the name.
@@ -42,47 +39,34 @@ pub(super) fn check_digests<'k>(
 
 /// Every name of a key in rules and lists.
 pub(in crate::language) fn names(set: &RuleSet) -> Vec<String> {
+    names_with_warnings(set).into_iter().map(|(name, _)| name).collect()
+}
+
+/// Every name of a key, and the warning for the case that it is not listed.
+fn names_with_warnings(set: &RuleSet) -> Vec<(String, Warning)> {
+    const UNLISTED: &str = "but no keys file lists a key of that name, so that it has no effect; correct the name";
     let mut names = Vec::new();
-    visit(set, &mut |use_of_key| names.push(use_of_key.name.to_owned()));
-    names
-}
-
-/// A name of a key, and the warning for the case that it is not listed.
-struct KeyUse<'u> {
-    name: &'u str,
-    warning: &'u dyn Fn() -> Warning,
-}
-
-const UNLISTED: &str = "but no keys file lists a key of that name, so that it has no effect; correct the name";
-
-fn visit(set: &RuleSet, each: &mut impl FnMut(KeyUse<'_>)) {
     for (field, list) in access_lists(set) {
-        for candidate in &list.lint_candidates {
-            let ListTarget::KeyNamed(name) = &candidate.target else {
-                continue;
-            };
-            let text = quoted(&candidate.entry.target);
-            let message = || format!("has in `{field}` {text}, {UNLISTED}");
-            each(KeyUse { name, warning: &|| file_warning(&candidate.entry.location, message()) });
+        for entry in &list.entries {
+            if let ListedClients::KeyNamed(name) = &entry.clients {
+                let message = format!("has in `{field}` {}, {UNLISTED}", quoted(&entry.target));
+                names.push((name.to_string(), Warning::new(&entry.location, message)));
+            }
         }
     }
     for rule in set.native_rules() {
-        visit_rule(rule, each);
-    }
-}
-
-fn visit_rule(rule: &Rule, each: &mut impl FnMut(KeyUse<'_>)) {
-    for name in rule.matching.texts("api_key").flat_map(|texts| &texts.literals) {
-        let message = || format!("matches api_key {}, {UNLISTED}", quoted(name));
-        each(KeyUse { name, warning: &|| super::warning(rule, message()) });
-    }
-    visit_overrides(rule, &mut |text, name| {
-        if name.starts_with("sha256:") || name.parse::<IpAddr>().is_ok() {
-            return;
+        for name in rule.matching.texts("api_key").flat_map(|texts| &texts.literals) {
+            let message = format!("matches api_key {}, {UNLISTED}", quoted(name));
+            names.push((name.to_string(), super::warning(rule, message)));
         }
-        let message = || format!("overrides {}, {UNLISTED}", quoted(text));
-        each(KeyUse { name, warning: &|| super::warning(rule, message()) });
-    });
+        visit_overrides(rule, &mut |text, name| {
+            if !name.starts_with("sha256:") && name.parse::<IpAddr>().is_err() {
+                let message = format!("overrides {}, {UNLISTED}", quoted(text));
+                names.push((name.to_owned(), super::warning(rule, message)));
+            }
+        });
+    }
+    names
 }
 
 /// Visits each override, and the value in it that identifies a key or an address.

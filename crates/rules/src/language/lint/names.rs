@@ -60,10 +60,8 @@ fn check_units(set: &RuleSet, warnings: &mut Vec<Warning>) {
         let unit = rule.unit.as_deref();
         let undeclared = unit.filter(|unit| !set.declared.units.contains(*unit));
         if let Some(unit) = undeclared.filter(|unit| seen.insert((*unit).to_owned())) {
-            let message = format!(
-                "counts in `{unit}`, which is not among the declared units; write it into `units` at \
-                 the top"
-            );
+            let message =
+                format!("counts in `{unit}`, which is not among the declared units; write it into `units` at the top");
             warnings.push(super::warning(rule, message));
         }
     }

@@ -1,7 +1,5 @@
 //! Rules that can never apply: always replaced, or with a match that contradicts itself.
 
-use ipnet::IpNet;
-
 use crate::language::condition::{Attribute, AttributeMatcher, Condition};
 use crate::language::diagnostics::Warning;
 use crate::language::glob::Glob;
@@ -41,25 +39,21 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
 pub(super) fn paths(rule: &Rule) -> impl Iterator<Item = &str> {
     let path = |condition: &&Condition| condition.attribute.name() == "path";
     let path_conditions = rule.matching.all.iter().filter(path);
-    path_conditions.flat_map(|condition| match &condition.matcher {
-        AttributeMatcher::Texts(texts) => texts
-            .literals
-            .iter()
-            .map(|text| &**text)
-            .chain(texts.globs.iter().map(|glob| glob.as_str()))
-            .collect::<Vec<_>>(),
-        AttributeMatcher::Nets(_) => Vec::new(),
-    })
+    let texts = path_conditions.filter_map(|condition| match &condition.matcher {
+        AttributeMatcher::Texts(texts) => Some(texts),
+        AttributeMatcher::Nets(_) => None,
+    });
+    texts
+        .flat_map(|texts| texts.literals.iter().map(|text| &**text).chain(texts.globs.iter().map(|glob| glob.as_str())))
 }
 
 /// Whether a condition holds for every request that a proxy describes: they all have a path, a method, an address and a
 /// priority. `not: { user: "**" }` is for requests without a user.
 fn matches_everything(condition: &Condition) -> bool {
     match &condition.matcher {
-        AttributeMatcher::Nets(nets) => {
-            let everywhere =
-                |is_family: fn(&IpNet) -> bool| nets.iter().any(|net| net.prefix_len() == 0 && is_family(net));
-            everywhere(|net| matches!(net, IpNet::V4(_))) && everywhere(|net| matches!(net, IpNet::V6(_)))
+        AttributeMatcher::Nets(matcher) => {
+            let everywhere = || matcher.nets.iter().filter(|net| net.prefix_len() == 0);
+            everywhere().any(|net| net.addr().is_ipv4()) && everywhere().any(|net| net.addr().is_ipv6())
         }
         AttributeMatcher::Texts(texts) => match &condition.attribute {
             Attribute::Priority => Priority::ALL.iter().all(|known| texts.matches(known.name())),
@@ -86,8 +80,7 @@ fn excludes_everything(condition: &Condition) -> String {
 /// A condition whose values are all excluded by the `not` of the same rule.
 fn find_contradiction(rule: &Rule) -> Option<&Condition> {
     rule.matching.all.iter().find(|condition| {
-        let exclusions = rule.matching.none.iter();
-        let mut same = exclusions.filter(|exclusion| exclusion.attribute == condition.attribute);
+        let mut same = rule.matching.none.iter().filter(|exclusion| exclusion.attribute == condition.attribute);
         same.any(|exclusion| covers(exclusion, condition))
     })
 }
@@ -100,7 +93,7 @@ fn covers(wide: &Condition, narrow: &Condition) -> bool {
     }
     match (&wide.matcher, &narrow.matcher) {
         (AttributeMatcher::Nets(wide), AttributeMatcher::Nets(narrow)) => {
-            narrow.iter().all(|net| wide.iter().any(|wide| wide.contains(net)))
+            narrow.nets.iter().all(|net| wide.nets.iter().any(|wide| wide.contains(net)))
         }
         (AttributeMatcher::Texts(wide), AttributeMatcher::Texts(narrow)) => {
             narrow.literals.iter().all(|text| wide.matches(text))

@@ -50,8 +50,7 @@ fn error_text(text: &str, wrong: HostError) -> String {
             format!("but hosts are compared without their port; write {}", shown(host))
         }
         HostError::EmptyLabel => {
-            let labels = text.split('.').filter(|label| !label.is_empty());
-            let host = labels.collect::<Vec<_>>().join(".");
+            let host = text.split('.').filter(|label| !label.is_empty()).collect::<Vec<_>>().join(".");
             format!("in which a part is empty; write {}", shown(&host))
         }
         HostError::Brackets => {

@@ -10,33 +10,41 @@ use crate::language::diagnostics::quoted;
 /// `ipv6_prefix`, so a narrower network could never match and is an error.
 pub(crate) fn parse_client_net(text: &str, ipv6_prefix: u8) -> Result<IpNet, String> {
     let net = parse_net(text)?;
-    if let Some(plain) = ipv4_behind_nat64(net) {
-        return Err(format!(
-            "{}, an address of NAT64, but clients behind it are counted by their IPv4 addresses; write \
-             {plain}",
-            quoted(text)
-        ));
-    }
+    let named = |wrong: String| format!("{}, {wrong}", quoted(text));
+    reject_nat64(net).map_err(named)?;
     match net {
         IpNet::V6(wide) if wide.prefix_len() > ipv6_prefix => {
-            let cut = IpNet::new(net.addr(), ipv6_prefix).map_or(net, |cut| cut.trunc());
-            Err(format!(
-                "{}, but IPv6 addresses are cut to /{ipv6_prefix} before they are compared; write \
-                 {cut}, or a larger identity.ipv6_prefix, which gives each address of a client a limit of its own",
-                quoted(text)
-            ))
+            Err(named(cut_error(ipv6_prefix, cut_to(net, ipv6_prefix))))
         }
         net => Ok(net),
     }
 }
 
+/// The network of `prefix` bits around a narrower one.
+pub(crate) fn cut_to(net: IpNet, prefix: u8) -> IpNet {
+    IpNet::new(net.addr(), prefix).map_or(net, |cut| cut.trunc())
+}
+
+/// The error for an IPv6 network that is narrower than a client.
+pub(crate) fn cut_error(ipv6_prefix: u8, cut: IpNet) -> String {
+    format!(
+        "but IPv6 addresses are cut to /{ipv6_prefix} before they are compared; write {cut}, or a larger \
+         identity.ipv6_prefix, which gives each address of a client a limit of its own"
+    )
+}
+
+/// Rejects a network of NAT64: no client has an address of it here.
+pub(crate) fn reject_nat64(net: IpNet) -> Result<(), String> {
+    ipv4_behind_nat64(net).map_or(Ok(()), |plain| {
+        Err(format!("an address of NAT64, but clients behind it are counted by their IPv4 addresses; write {plain}"))
+    })
+}
+
 /// What to write instead of a network within `64:ff9b::/96` (RFC 6052), or instead of one that contains all of it:
 /// the IPv4 addresses that it stands for.
-pub(crate) fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
+fn ipv4_behind_nat64(net: IpNet) -> Option<String> {
     let IpNet::V6(net) = net else { return None };
-    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else {
-        return None;
-    };
+    let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = net.addr().segments() else { return None };
     let Some(prefix) = net.prefix_len().checked_sub(96) else {
         return (net.prefix_len() >= 64).then(|| "their IPv4 addresses".to_owned());
     };

@@ -139,8 +139,7 @@ fn nginx_location(text: &str) -> Option<String> {
 
 /// The host and the path of `http://example.com/login`, also after a slash.
 fn split_origin(text: &str) -> Option<(&str, &str)> {
-    let text = text.strip_prefix('/').unwrap_or(text);
-    let (scheme, rest) = text.split_once("://")?;
+    let (scheme, rest) = text.strip_prefix('/').unwrap_or(text).split_once("://")?;
     if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
         return None;
     }
@@ -271,8 +270,7 @@ fn is_catch_all(segment: &str) -> bool {
 fn has_named_wildcard(text: &str) -> bool {
     const NAMES: [&str; 12] =
         ["all", "any", "args", "catchall", "file", "filepath", "path", "proxy", "rest", "slug", "splat", "wildcard"];
-    let last = text.rsplit_once('/').map_or("", |(_, last)| last);
-    let name = last.strip_prefix('*').unwrap_or_default();
+    let name = text.rsplit_once('/').map_or("", |(_, last)| last).strip_prefix('*').unwrap_or_default();
     NAMES.contains(&name)
 }
 

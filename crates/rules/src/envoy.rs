@@ -1,13 +1,11 @@
 //! The types of the Envoy rate limit protocol: the descriptors of a request, and the status of each. The rules find
 //! limits for descriptors, the engine charges them, the edge handles bytes.
 
-mod metadata;
-
 use std::borrow::Cow;
+use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
 
-pub use self::metadata::Metadata;
 use tidegate_core::units::{Cost, Nanos};
 
 /// A request as Envoy describes it.
@@ -56,42 +54,28 @@ pub enum Hits {
     Refund(Cost),
 }
 
-/// The windows of the protocol. They begin at multiples of their length since the Unix epoch, not by the calendar.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Unit {
-    /// A second.
-    Second,
-    /// A minute.
-    Minute,
-    /// An hour.
-    Hour,
-    /// A day.
-    Day,
-    /// Seven days.
-    Week,
-    /// Thirty days.
-    Month,
-    /// 365 days.
-    Year,
+tidegate_core::named_enum! {
+    /// The windows of the protocol. They begin at multiples of their length since the Unix epoch, not by the calendar.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub enum Unit {
+        /// A second.
+        Second = "second",
+        /// A minute.
+        Minute = "minute",
+        /// An hour.
+        Hour = "hour",
+        /// A day.
+        Day = "day",
+        /// Seven days.
+        Week = "week",
+        /// Thirty days.
+        Month = "month",
+        /// 365 days.
+        Year = "year",
+    }
 }
 
 impl Unit {
-    /// Every unit, shortest first.
-    pub const ALL: [Unit; 7] = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
-
-    /// The name in a file.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Unit::Second => "second",
-            Unit::Minute => "minute",
-            Unit::Hour => "hour",
-            Unit::Day => "day",
-            Unit::Week => "week",
-            Unit::Month => "month",
-            Unit::Year => "year",
-        }
-    }
-
     /// The unit with this name in a file, in letters of any case.
     pub fn from_name(name: &str) -> Option<Self> {
         let mut all = Self::ALL.into_iter();
@@ -211,4 +195,36 @@ pub struct StatusLimit<'r> {
     pub unit: Option<Unit>,
     /// The name of the limit, if it has one.
     pub name: Option<&'r str>,
+}
+
+/// Metadata that a rule attaches to the status of a descriptor: any YAML value, unchanged.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Metadata {
+    /// Nothing.
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// A number, as in protocols without integers.
+    Number(f64),
+    /// A text.
+    Text(Box<str>),
+    /// A sequence.
+    List(Vec<Metadata>),
+    /// A mapping, in the order written.
+    Map(Vec<(Box<str>, Metadata)>),
+}
+
+/// Numbers are hashed by their bits.
+impl Hash for Metadata {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        std::mem::discriminant(self).hash(hasher);
+        match self {
+            Metadata::Null => {}
+            Metadata::Bool(value) => value.hash(hasher),
+            Metadata::Number(number) => number.to_bits().hash(hasher),
+            Metadata::Text(text) => text.hash(hasher),
+            Metadata::List(values) => values.hash(hasher),
+            Metadata::Map(values) => values.hash(hasher),
+        }
+    }
 }
