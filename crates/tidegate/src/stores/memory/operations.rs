@@ -20,7 +20,7 @@ const REFUND_DOMAIN: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
 impl<C> MemoryStore<C> {
     /// Charges whether it fits or not. The verdicts still show what would have fitted.
     pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.decide_set(set, ChargeIntent::Force, now)
+        self.decide(&set.charges, ChargeIntent::Force, now)
     }
 
     /// Draws a lease of one limit, of as many units as the limit allows at once.
