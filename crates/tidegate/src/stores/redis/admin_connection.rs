@@ -12,16 +12,18 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::call_id::CallIds;
-use super::closing_error::or_closing_error;
+use super::connect_error::explained;
+use super::connection::RedisReply;
 use super::connection_pool::RedisConfig;
 use super::error::RedisStoreError;
+use super::heartbeat::registered_nodes;
 use super::plan::{ScriptPlan, Spending};
+use super::reply_parts::time_of;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::scripts::{self, LoadedScript};
 use super::secret::{self, StoredSecret};
-use super::tls_detection::or_no_tls;
 use super::topology::{RedisServer, ServerKeys};
-use super::{heartbeat, port, rejected};
+use super::{port, rejected};
 use crate::secret::Secret;
 
 /// A connection to one server.
@@ -74,19 +76,18 @@ impl AdminConnection {
         let database = login.db();
         let connection_config = config.connection_config();
         let connected = client.get_multiplexed_async_connection_with_config(&connection_config);
-        let connection = match connected.await {
-            Ok(connection) => connection,
+        let pinged = async {
+            let mut connection = connected.await?;
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            Ok(connection)
+        };
+        let (keys, address) = (server.keys.clone(), server.address());
+        match pinged.await {
+            Ok(connection) => Ok(AdminConnection { connection, password, address, database, keys }),
             Err(error) => {
                 let error = RedisStoreError::from_redis(&error, password.as_deref());
-                let error = or_closing_error(error, &server.address, &server.access).await;
-                return Err(or_no_tls(error, &server.address, &server.access).await);
+                Err(explained(error, &server.address, &server.access).await)
             }
-        };
-        let admin =
-            AdminConnection { connection, password, address: server.address(), database, keys: server.keys.clone() };
-        match admin.query(&[b"PING"]).await {
-            Ok(_) => Ok(admin),
-            Err(error) => Err(or_closing_error(error, &server.address, &server.access).await),
         }
     }
 
@@ -155,18 +156,12 @@ impl AdminConnection {
     /// # Errors
     /// When the server replies with an error, or does not reply.
     pub async fn nodes(&self) -> Result<Vec<RegisteredNode>, RedisStoreError> {
-        let now = self.time().await?;
-        let found = self.query(&[b"HGETALL", &self.keys.register]).await?;
-        let (Some(now), RespValue::List(fields)) = (now, found) else {
+        let Some(now) = self.time().await? else {
             return Ok(Vec::new());
         };
-        let pairs = fields.chunks_exact(2);
-        let nodes = pairs.filter_map(|pair| {
-            let (node, at) = heartbeat::parse_heartbeat(pair[0].text()?, pair[1].text()?)?;
-            let ago = now.since(at);
-            Some(RegisteredNode { node, ago })
-        });
-        Ok(nodes.collect())
+        let register = self.query_value(&command(&[b"HGETALL", &self.keys.register])).await?;
+        let nodes = registered_nodes(&register).into_iter();
+        Ok(nodes.map(|(node, at)| RegisteredNode { node, ago: now.since(at) }).collect())
     }
 
     /// The server's time, if the reply is a valid one.
@@ -174,14 +169,7 @@ impl AdminConnection {
     /// # Errors
     /// When the server replies with an error, or does not reply.
     pub async fn time(&self) -> Result<Option<Nanos>, RedisStoreError> {
-        let RespValue::List(parts) = self.query(&[b"TIME"]).await? else {
-            return Ok(None);
-        };
-        let part = |at: usize| parts.get(at)?.text()?.parse::<u64>().ok();
-        let (secs, micros) = (part(0), part(1));
-        let micros = micros.map(|micros| Nanos::new(micros.saturating_mul(1_000)));
-        let time = secs.zip(micros);
-        Ok(time.map(|(secs, micros)| Nanos::from_secs(secs).plus(micros)))
+        Ok(time_of(&self.query_value(&redis::cmd("TIME")).await?))
     }
 
     /// The scripts that the store runs.
@@ -231,7 +219,7 @@ impl AdminConnection {
         let id = CallIds::new().next();
         call.arg(id.bytes());
         let reply = self.query_value(&call).await;
-        let reply = reply.and_then(|reply| id.strip(reply).ok_or_else(RedisStoreError::reply_mismatch));
+        let reply = reply.and_then(|reply| id.strip(reply).ok_or(RedisStoreError::REPLY_MISMATCH));
         let value = reply.map_err(|error| error.into_store_error(script.name, Nanos::ZERO))?;
         let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
         if reply.is_only_time() {
@@ -240,7 +228,7 @@ impl AdminConnection {
         Ok(port::decide_from_reply(script, set, &plan, &reply, ChargeIntent::Charge)?.admitted)
     }
 
-    async fn query_value(&self, command: &Cmd) -> Result<Value, RedisStoreError> {
+    async fn query_value(&self, command: &Cmd) -> RedisReply {
         let mut connection = self.connection.clone();
         let reply = command.query_async(&mut connection).await;
         reply.map_err(|error| self.to_error(&error))

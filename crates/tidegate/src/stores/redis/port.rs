@@ -6,7 +6,7 @@ use std::time::Instant;
 use redis::Value;
 use tidegate_core::store::{
     Charge, ChargeIntent, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
-    Refund, Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
+    Refund, Refunded, Restore, Source, StoreResult, UnacknowledgedError,
 };
 use tidegate_core::units::{Cost, Nanos};
 
@@ -15,7 +15,7 @@ use super::decision_replay::{DecisionReplay, decide, open_replay, snapshot_of};
 use super::durable::{self, DurabilityRequirement};
 use super::plan::{ScriptPlan, Spending, base64url, key};
 use super::record;
-use super::reservations::{keys_beside_records, ledgers};
+use super::reservations::{keys_beside_records, ledgers, micros};
 use super::script_reply::{ScriptReply, ScriptReplyError, number};
 use super::scripts::{self, Script};
 use super::{RedisStore, rejected};
@@ -32,9 +32,9 @@ impl Counters for RedisStore {
 
     /// Sends all sets on one connection, in one pipeline.
     async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
-        let now = self.estimated_now();
-        let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
-        let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
+        let script = scripts::CHARGE;
+        let plan = |set: &&ChargeSet<'_>| self.plan(script, &set.charges, Spending::Charge);
+        let plans: StoreResult<Vec<ScriptPlan>> = sets.iter().map(plan).collect();
         let Ok(plans) = plans else {
             // One set cannot be planned. Each is charged on its own, so that only that one fails.
             let mut outcomes = Vec::with_capacity(sets.len());
@@ -43,28 +43,23 @@ impl Counters for RedisStore {
             }
             return outcomes;
         };
-        let script = scripts::CHARGE;
-        let mut calls = Vec::with_capacity(plans.len());
-        for plan in &plans {
-            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[]) });
-        }
+        let calls = plans.iter();
+        let calls = calls.map(|plan| ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[]) });
+        let calls: Vec<ScriptCall<'_>> = calls.collect();
+        let need = DurabilityRequirement::of(script, sets.iter().flat_map(|set| &set.charges));
         let began = Instant::now();
-        let (replies, durability) = match DurabilityRequirement::of_each(script, sets) {
-            None => (self.transport.call_each(&calls).await, Ok(())),
-            Some(need) => match self.transport.call_durably(&calls, need).await {
-                Ok(sent) => sent,
-                Err(reason) => return self.charge_non_durable(sets, &reason, began).await,
-            },
+        let (replies, durability) = match self.transport.call_each(&calls, need).await {
+            Ok(sent) => sent,
+            Err(reason) => return self.charge_non_durable(sets, &reason, began).await,
         };
         let mut outcomes = Vec::with_capacity(sets.len());
         for ((set, plan), reply) in sets.iter().zip(&plans).zip(replies) {
             outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
                 Ok(reply) => {
-                    let confirmed =
-                        if set.requires_durability() { durable::confirm(&reply, &durability, began) } else { Ok(()) };
-                    let intent = ChargeIntent::Charge;
-                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
+                    let needed = if set.requires_durability() { &durability } else { &Ok(()) };
+                    let confirmed = durable::confirm(&reply, needed, began);
+                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge))
                 }
                 Err(error) => Err(error),
             });
@@ -91,7 +86,6 @@ impl Counters for RedisStore {
         let name = base64url(refund.id);
         let name = String::from_utf8_lossy(&name);
         let id = [key(first.subject, "r:", &name)];
-        let micros = |time: Nanos| time.get().div_ceil(1_000).to_string();
         let (charged, until) = (micros(refund.charged_at), micros(refund.expires_at));
         let after = [charged.as_bytes(), until.as_bytes()];
         let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(capped_charge).collect();
@@ -134,21 +128,19 @@ impl Counters for RedisStore {
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let script = scripts::RESTORE;
         Restore::check_all(restores).map_err(|error| rejected(script, error))?;
-        let now = self.estimated_now();
         let plan = |restore: &Restore<'_>| {
             let charges = std::slice::from_ref(&restore.charge);
-            ScriptPlan::new(charges, Spending::Charge, now)
+            Ok((self.plan(script, charges, Spending::Charge)?, encode_state(restore)))
         };
-        let plans: Result<Vec<ScriptPlan>, _> = restores.iter().map(plan).collect();
-        let plans = plans.map_err(|error| rejected(script, error))?;
-        let states: Vec<Vec<u8>> = restores.iter().map(encode_state).collect();
-        let mut calls = Vec::with_capacity(plans.len());
-        for (plan, state) in plans.iter().zip(&states) {
-            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[state]) });
-        }
+        let plans: Vec<(ScriptPlan, Vec<u8>)> = restores.iter().map(plan).collect::<StoreResult<_>>()?;
+        let calls = plans.iter();
+        let calls =
+            calls.map(|(plan, state)| ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[state]) });
+        let calls: Vec<ScriptCall<'_>> = calls.collect();
         let began = Instant::now();
-        let replies = self.transport.call_each(&calls).await;
-        for ((restore, plan), reply) in restores.iter().zip(&plans).zip(replies) {
+        let replies = self.transport.call_each(&calls, None).await;
+        let (replies, _) = replies.map_err(|reason| durable::unacknowledged_error(reason, Nanos::ZERO))?;
+        for ((restore, (plan, _)), reply) in restores.iter().zip(&plans).zip(replies) {
             let reply = self.decode_reply(script, &plan.keys, reply, began)?;
             if reply.is_only_time() {
                 self.restore_one(restore).await?;
@@ -168,8 +160,7 @@ impl Counters for RedisStore {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let script = scripts::RESET;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
-        let plan = plan.map_err(|error| rejected(script, error))?;
+        let plan = self.plan(script, &set.charges, Spending::Charge)?;
         let rates: Vec<Vec<u8>> = (0..plan.keys.len())
             .map(|key| {
                 let charges = set.charges.iter().zip(&plan.key_of);
@@ -198,16 +189,6 @@ impl Permits for RedisStore {
     async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         self.call_permit_script(permit, "release").await?;
         Ok(())
-    }
-}
-
-impl Reservations for RedisStore {
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        self.reserve_in_ledgers(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.settle_in_ledgers(settle).await
     }
 }
 
@@ -255,8 +236,7 @@ impl RedisStore {
 
     async fn read_records(&self, set: &ChargeSet<'_>) -> StoreResult<(ScriptPlan, ScriptReply)> {
         let script = scripts::READ;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
-        let plan = plan.map_err(|error| rejected(script, error))?;
+        let plan = self.plan(script, &set.charges, Spending::Charge)?;
         let call = ScriptCall { script, keys: &plan.keys, arguments: Vec::new() };
         let began = Instant::now();
         let reply = self.transport.call(&call).await;

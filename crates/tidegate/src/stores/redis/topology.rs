@@ -6,11 +6,12 @@
 
 use super::access::{Access, RedisAddress};
 use super::admin_connection::AdminConnection;
-use super::cluster::topology_report;
+use super::cluster::{HashSlotMap, TopologyReply, hash_slot_of, query_at, register_key, tag_for};
 use super::connection_pool::RedisConfig;
 use super::error::RedisStoreError;
 use super::heartbeat;
 use super::redis_url::RedisUrl;
+use super::secret;
 use super::sentinel::{SentinelReply, Sentinels};
 
 /// The servers of a store.
@@ -81,7 +82,7 @@ impl RedisTopology {
                 let sentinel_group = Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
                 Ok(sentinel_topology(&sentinel_group).await)
             }
-            RedisUrl::Cluster { addresses, access } => topology_report::report(&addresses, &access, config).await,
+            RedisUrl::Cluster { addresses, access } => cluster_topology(&addresses, &access, config).await,
         }
     }
 }
@@ -96,6 +97,54 @@ async fn sentinel_topology(sentinel_group: &Sentinels) -> RedisTopology {
         primary: primary.map(|address| RedisServer::standalone(address, sentinel_group.servers().clone())),
         sentinels: replies.into_iter().map(report).collect(),
     }
+}
+
+/// Queries all `seeds` at once for the hash slot map. The map of the highest cluster epoch wins: a server that was cut
+/// off has an old map.
+async fn cluster_topology(
+    seeds: &[RedisAddress],
+    access: &Access,
+    config: &RedisConfig,
+) -> Result<RedisTopology, RedisStoreError> {
+    let query = |seed: &RedisAddress| {
+        let (seed, access, config) = (seed.clone(), access.clone(), config.clone());
+        tokio::spawn(async move { query_at(&seed, &access, &config).await })
+    };
+    let queries: Vec<_> = seeds.iter().map(query).collect();
+    let (mut best, mut unreachable): (Option<TopologyReply>, _) = (None, Vec::new());
+    for (seed, query) in seeds.iter().zip(queries) {
+        match query.await.unwrap_or(Err(RedisStoreError::NOT_CONNECTED)) {
+            Ok(reply) if best.as_ref().is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) => {
+                best = Some(reply);
+            }
+            Ok(_) => {}
+            Err(error) => unreachable.push((seed.to_string(), error)),
+        }
+    }
+    match (best, unreachable.first()) {
+        (Some(reply), _) => Ok(build_topology(&reply.map, access, unreachable)),
+        (None, Some((_, error))) => Err(error.clone()),
+        (None, None) => Err(RedisStoreError::NOT_CONNECTED),
+    }
+}
+
+fn build_topology(map: &HashSlotMap, access: &Access, unreachable: Vec<(String, RedisStoreError)>) -> RedisTopology {
+    let secret = map.owner(hash_slot_of(secret::KEY.as_bytes()));
+    let primaries = map.primaries.iter().enumerate();
+    let servers = primaries.filter_map(|(index, primary)| {
+        // Keys of the tool go to the hash slot of the register, which is as good as any other.
+        let hash_slot = map.register_hash_slot(index, &[])?;
+        let keys = ServerKeys {
+            tag: Some(tag_for(hash_slot)),
+            hash_slots: map.count(Some(index)),
+            register: register_key(hash_slot),
+            has_secret: secret == Some(index),
+        };
+        Some(RedisServer { address: primary.address.clone(), access: access.clone(), keys })
+    });
+    let mut primaries: Vec<RedisServer> = servers.collect();
+    primaries.sort_by_key(RedisServer::address);
+    RedisTopology::Cluster { primaries, unowned: map.count(None), unreachable }
 }
 
 impl RedisServer {
