@@ -40,22 +40,6 @@ impl SingleChargeResult<Figures> {
     }
 }
 
-/// A state after a charge was judged, and whether it must be written.
-struct JudgedState {
-    state: CounterState,
-    fresh_at: Nanos,
-    /// The charge was spent, or the state was so far ahead of the clock that it had to be moved: unless that is
-    /// written, the next request finds it just as far ahead.
-    changed: bool,
-}
-
-impl JudgedState {
-    /// The write of the state under `key`; `None` after a denial.
-    fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<CounterWrite<'c>> {
-        self.changed.then_some(CounterWrite { key, limit: &charge.limit, state: self.state, fresh_at: self.fresh_at })
-    }
-}
-
 impl<C> MemoryStore<C> {
     /// Charges `charge` if it fits, whatever its role.
     #[inline]
@@ -123,21 +107,22 @@ impl<C> MemoryStore<C> {
     ) -> SingleChargeResult<T> {
         let was = shard.entry(place);
         let state = self.read(shard, &was, charge, at);
-        let (decided, judged) = self.judge(charge, state, at.now);
-        if let Some(write) = judged.write(charge, key) {
+        let (decided, write) = self.judge(charge, state, key, at.now);
+        if let Some(write) = write {
             self.rewrite(shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }
 
-    /// Judges a charge, and spends it if it fits.
-    fn judge<T: MaybeFigures>(
+    /// Judges a charge, and spends it if it fits. Returns also the write of its counter, if there is any.
+    fn judge<'c, T: MaybeFigures>(
         &self,
-        charge: &Charge<'_>,
+        charge: &'c Charge<'_>,
         mut state: CounterState,
+        key: Key,
         now: Nanos,
-    ) -> (SingleChargeResult<T>, JudgedState) {
-        let limit = &charge.limit;
+    ) -> (SingleChargeResult<T>, Option<CounterWrite<'c>>) {
+        let limit = charge.limit.as_ref();
         let moment = limit.advance(&mut state, now);
         let verdict = limit.judge(&state, moment, charge.cost);
         let clock_stepped = moment.stepped_back();
@@ -147,15 +132,13 @@ impl<C> MemoryStore<C> {
         if clock_stepped {
             count(&self.events.clock_steps);
         }
-        let decided = SingleChargeResult {
-            verdict,
-            figures: T::from_lazy(|| limit.figures(&state, moment)),
-            source: Source::Exact,
-            clock_stepped,
-        };
-        let judged =
-            JudgedState { fresh_at: limit.fresh_at(&state, moment), state, changed: verdict.allows() || clock_stepped };
-        (decided, judged)
+        let figures = T::from_lazy(|| limit.figures(&state, moment));
+        let decided = SingleChargeResult { verdict, figures, source: Source::Exact, clock_stepped };
+        // A state so far ahead of the clock that it had to be moved is written even after a denial. Otherwise the next
+        // request finds it just as far ahead.
+        let changed = verdict.allows() || clock_stepped;
+        let fresh_at = limit.fresh_at(&state, moment);
+        (decided, changed.then_some(CounterWrite { key, limit, state, fresh_at }))
     }
 
     /// The first charge of a subject, or the first since its counter expired and was evicted.
@@ -171,8 +154,8 @@ impl<C> MemoryStore<C> {
             drop(own);
             return self.charge_as_set(charge, at.now);
         }
-        let (decided, judged) = self.judge(charge, charge.limit.fresh(at.now), at.now);
-        if let Some(write) = judged.write(charge, key) {
+        let (decided, write) = self.judge(charge, charge.limit.fresh(at.now), key, at.now);
+        if let Some(write) = write {
             self.write(&mut own, write, at.secs, &self.budget);
         }
         decided

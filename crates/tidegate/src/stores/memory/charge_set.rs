@@ -121,7 +121,7 @@ impl<C> MemoryStore<C> {
         at: TimePoint,
     ) -> (Key, Option<CounterState>) {
         let found = |shard: &Shard, key| {
-            let entry = shard.entry(shard.find(key)?);
+            let entry = shard.get(key)?;
             (entry.expires > at.secs).then(|| self.read(shard, &entry, &keys.shared_charge(charge), at))
         };
         if let Some(state) = found(shared, keys.group) {

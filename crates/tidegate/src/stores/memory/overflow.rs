@@ -19,6 +19,7 @@ use tidegate_core::units::Nanos;
 use super::block::Secs;
 use super::budget::Budget;
 use super::key::Key;
+use super::registry::Round;
 use super::shard::Shard;
 
 /// Number of counters that the subjects of one rate share.
@@ -133,11 +134,11 @@ impl Overflow {
         swept
     }
 
-    /// The tags of live counters.
-    pub(super) fn tags(&self, now: Secs, mut found: impl FnMut(u32)) {
+    /// Adds the tags of live counters to `round`.
+    pub(super) fn add_tags(&self, now: Secs, round: &mut Round) {
         for shard in &self.shards {
             let shard = shard.lock();
-            (0..shard.tables()).for_each(|table| shard.tags(table, now, &mut found));
+            round.extend((0..shard.tables()).flat_map(|table| shard.tags(table, now)));
         }
     }
 

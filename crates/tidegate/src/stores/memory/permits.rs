@@ -164,7 +164,7 @@ impl PermitShard<'_> {
 
     /// A list of permits, and its entry.
     fn list(&mut self, key: Key) -> Option<(TableEntry, &mut PermitList)> {
-        let entry = self.shard.entry(self.shard.find(key)?);
+        let entry = self.shard.get(key)?;
         let list = self.shard.out_of_line.permits(&entry)?;
         Some((entry, list))
     }
@@ -196,7 +196,7 @@ impl PermitShard<'_> {
         if renewed.granted || open >= permit.max_permits {
             return Ok(PermitReply { in_use: open, ..renewed });
         }
-        let found = self.shard.find(key).map(|place| self.shard.entry(place));
+        let found = self.shard.get(key);
         let is_new = found.is_none();
         let mut entry = found.or_else(|| self.new_list(key)).ok_or(NoMemory)?;
         let (until, budget) = (self.at.now.plus(permit.ttl), self.budget);
@@ -264,7 +264,7 @@ impl PermitShard<'_> {
     }
 
     fn counted(&self, key: Key) -> CountedPermits {
-        let words = self.shard.find(key).map_or([0; 2], |place| self.shard.entry(place).words);
+        let words = self.shard.get(key).map_or([0; 2], |entry| entry.words);
         CountedPermits::read(words, self.at.now.since(self.began).get() / 1_000_000)
     }
 
@@ -280,10 +280,7 @@ impl PermitShard<'_> {
         let end = self.began.plus(Nanos::from_millis(counted.end_ms()));
         let (words, expires) = (counted.words(), Secs::expiry(self.began, end));
         let entry = TableEntry { key, words, kind: EntryKind::Permits, expires, tag: 0 };
-        match self.shard.find(key) {
-            Some(place) => self.shard.set(place, &entry),
-            None => self.shard.insert(&entry, self.at.secs, self.budget),
-        }
+        self.shard.put(&entry, self.at.secs, self.budget);
         (exact_reply(true, open + 1), end)
     }
 }
