@@ -13,16 +13,16 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::call_id::CallIds;
 use super::connect_error::explained;
-use super::connection::RedisReply;
-use super::connection_pool::RedisConfig;
+use super::connection::{RedisReply, SentCall};
+use super::connection_pool::{RedisConfig, ScriptCall};
 use super::error::RedisStoreError;
 use super::heartbeat::registered_nodes;
-use super::plan::{ScriptPlan, Spending};
+use super::plan::ScriptPlan;
 use super::reply_parts::time_of;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::scripts::{self, LoadedScript};
 use super::secret::{self, StoredSecret};
-use super::topology::{RedisServer, ServerKeys};
+use super::topology::RedisServer;
 use super::{port, rejected};
 use crate::secret::Secret;
 
@@ -32,7 +32,7 @@ pub struct AdminConnection {
     password: Option<String>,
     address: String,
     database: i64,
-    keys: ServerKeys,
+    server: RedisServer,
 }
 
 /// A reply of a server.
@@ -46,17 +46,6 @@ pub enum RespValue {
     Text(Vec<u8>),
     /// Several values.
     List(Vec<RespValue>),
-}
-
-/// A script of the store.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ScriptText {
-    /// The name.
-    pub name: &'static str,
-    /// The hash by which the server knows it.
-    pub hash: String,
-    /// The text that is loaded.
-    pub text: &'static str,
 }
 
 /// A node in the register.
@@ -81,9 +70,9 @@ impl AdminConnection {
             redis::cmd("PING").exec_async(&mut connection).await?;
             Ok(connection)
         };
-        let (keys, address) = (server.keys.clone(), server.address());
+        let (server, address) = (server.clone(), server.address());
         match pinged.await {
-            Ok(connection) => Ok(AdminConnection { connection, password, address, database, keys }),
+            Ok(connection) => Ok(AdminConnection { connection, password, address, database, server }),
             Err(error) => {
                 let error = RedisStoreError::from_redis(&error, password.as_deref());
                 Err(explained(error, &server.address, &server.access).await)
@@ -103,12 +92,12 @@ impl AdminConnection {
 
     /// The hash tag that a key must have to be on this primary of a cluster; none where the server has every key.
     pub fn tag(&self) -> Option<&str> {
-        self.keys.tag.as_deref()
+        self.server.tag.as_deref()
     }
 
     /// Whether the store's secret is on this server.
     pub fn has_secret(&self) -> bool {
-        self.keys.has_secret
+        self.server.has_secret
     }
 
     /// Sends one command.
@@ -159,7 +148,7 @@ impl AdminConnection {
         let Some(now) = self.time().await? else {
             return Ok(Vec::new());
         };
-        let register = self.query_value(&command(&[b"HGETALL", &self.keys.register])).await?;
+        let register = self.query_value(&command(&[b"HGETALL", &self.server.register])).await?;
         let nodes = registered_nodes(&register).into_iter();
         Ok(nodes.map(|(node, at)| RegisteredNode { node, ago: now.since(at) }).collect())
     }
@@ -173,13 +162,8 @@ impl AdminConnection {
     }
 
     /// The scripts that the store runs.
-    pub fn scripts() -> Vec<ScriptText> {
-        let each = scripts::ALL.into_iter().map(|script| ScriptText {
-            name: script.name,
-            hash: LoadedScript::new(script, script.text).hash,
-            text: script.text,
-        });
-        each.collect()
+    pub fn scripts() -> Vec<LoadedScript> {
+        scripts::ALL.map(LoadedScript::shipped).into()
     }
 
     /// Charges a limit of 1 twice, in a record under `key`, with the charge script. True if the first charge was
@@ -209,17 +193,12 @@ impl AdminConnection {
 
     async fn charge(&self, set: &ChargeSet<'_>, key: &[u8]) -> Result<bool, StoreError> {
         let script = scripts::CHARGE;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, Nanos::ZERO);
+        let plan = ScriptPlan::new(&set.charges, ChargeIntent::Charge, Nanos::ZERO);
         let plan = plan.map_err(|error| rejected(script, error))?;
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(LoadedScript::new(script, script.text).hash).arg(1).arg(key);
-        for argument in plan.arguments(&[]) {
-            call.arg(argument);
-        }
-        let id = CallIds::new().next();
-        call.arg(id.bytes());
-        let reply = self.query_value(&call).await;
-        let reply = reply.and_then(|reply| id.strip(reply).ok_or(RedisStoreError::REPLY_MISMATCH));
+        let call = ScriptCall { script, keys: &[key.to_vec()], arguments: plan.arguments(&[]) };
+        let sent = SentCall::new(CallIds::new().next(), "EVALSHA", &LoadedScript::shipped(script).hash, &call);
+        let reply = self.query_value(&sent.command).await;
+        let reply = reply.and_then(|reply| sent.id.strip(reply).ok_or(RedisStoreError::REPLY_MISMATCH));
         let value = reply.map_err(|error| error.into_store_error(script.name, Nanos::ZERO))?;
         let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
         if reply.is_only_time() {

@@ -23,6 +23,7 @@ use super::call_id::{CallId, CallIds};
 use super::connect_error::explained;
 use super::connect_target::ConnectTarget;
 use super::connection_gate::ConnectionGate;
+use super::connection_pool::ScriptCall;
 use super::error::{Action, RedisStoreError};
 use super::liveness::{Liveness, LivenessEffect};
 use super::primary_fence::PrimaryFence;
@@ -57,6 +58,15 @@ type PolledFuture<'a, T> = Option<Pin<Box<dyn Future<Output = T> + Send + 'a>>>;
 pub(super) struct SentCall {
     pub(super) command: Cmd,
     pub(super) id: CallId,
+}
+
+impl SentCall {
+    /// `script` is the hash or the text, as `verb` requires.
+    pub(super) fn new(id: CallId, verb: &str, script: &str, call: &ScriptCall<'_>) -> SentCall {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(call.keys.len()).arg(call.keys).arg(&call.arguments).arg(id.bytes());
+        SentCall { command, id }
+    }
 }
 
 /// An established connection.

@@ -64,11 +64,7 @@ impl RedisConfig {
 /// Never prints the URL, which may contain a password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("connections", &self.connections)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("reply_timeout", &self.reply_timeout)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisConfig").field("connections", &self.connections).finish_non_exhaustive()
     }
 }
 
@@ -284,30 +280,18 @@ impl ConnectionPool {
     fn by_hash(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
         let verb = if read_only && call.script == scripts::READ { "EVALSHA_RO" } else { "EVALSHA" };
         let loaded = self.loaded_script(call.script);
-        self.build_call(verb, loaded.map_or("", |loaded| &loaded.hash), call)
+        SentCall::new(self.server.call_ids.next(), verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
     fn by_text(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
         let verb = if read_only && call.script == scripts::READ { "EVAL_RO" } else { "EVAL" };
         let loaded = self.loaded_script(call.script);
-        self.build_call(verb, loaded.map_or("", |loaded| &loaded.text), call)
-    }
-
-    fn build_call(&self, verb: &str, script: &str, call: &ScriptCall<'_>) -> SentCall {
-        let id = self.server.call_ids.next();
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(call.keys.len());
-        let keys = call.keys.iter().map(Vec::as_slice);
-        for part in keys.chain(call.arguments.iter().copied()) {
-            command.arg(part);
-        }
-        command.arg(id.bytes());
-        SentCall { command, id }
+        SentCall::new(self.server.call_ids.next(), verb, loaded.map_or("", |loaded| &loaded.text), call)
     }
 
     fn loaded_script(&self, script: Script) -> Option<&LoadedScript> {
         let mut scripts = self.server.scripts.iter();
-        scripts.find(|loaded| loaded.script.name == script.name)
+        scripts.find(|loaded| loaded.name == script.name)
     }
 }
 

@@ -48,18 +48,14 @@ pub(super) fn registered_nodes(register: &Value) -> Vec<(NodeId, Nanos)> {
 
 impl Probe for RedisStore {
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<StoreStatus, StoreError> {
-        let known = self.server_state.acknowledged.lock().clone();
-        let arguments = HeartbeatArguments {
-            node: hex(heartbeat.node.0),
-            restored: heartbeat.restored.map_or_else(String::new, |epoch| hex(epoch.0)),
-            known_millis: known.millis().to_string(),
-            known_run: known.run,
-            known_since: self.server_state.raised_since().millis_up().to_string(),
-        };
         let began = std::time::Instant::now();
         let (reply, run) = match &self.transport {
-            Transport::SingleServer(pool) => arguments.send(pool, &KnownRegister::standalone()).await,
-            Transport::ClusterShard(shard) => self.register_at_primary(shard, &arguments).await,
+            Transport::SingleServer(pool) => {
+                let (key, new_data_epoch) = (NODES_KEY.to_vec(), draw_data_epoch());
+                let register = KnownRegister { key, new_data_epoch, ..KnownRegister::default() };
+                self.register(heartbeat, pool, &register).await
+            }
+            Transport::ClusterShard(shard) => self.register_at_primary(shard, heartbeat).await,
         };
         let waited = Nanos::from(began.elapsed());
         let value = reply.map_err(|error| error.into_store_error(scripts::HEARTBEAT.name, waited))?;
@@ -103,7 +99,7 @@ impl Probe for RedisStore {
 impl RedisStore {
     /// Sends the heartbeat to the register in a hash slot that the primary serves and is not migrating: a reply of
     /// another primary would report another epoch.
-    async fn register_at_primary(&self, shard: &ShardHandle, arguments: &HeartbeatArguments) -> (RedisReply, u64) {
+    async fn register_at_primary(&self, shard: &ShardHandle, heartbeat: Heartbeat) -> (RedisReply, u64) {
         let mut leaving = Vec::new();
         loop {
             let Some(found) = shard.register(&leaving) else {
@@ -121,7 +117,7 @@ impl RedisStore {
                 primary: found.id,
                 lifetime_ms: REGISTER_LIFETIME_MS,
             };
-            let (reply, run) = arguments.send(&found.primary.pool, &register).await;
+            let (reply, run) = self.register(heartbeat, &found.primary.pool, &register).await;
             match &reply {
                 Ok(_) => *self.server_state.registered_in.lock() = Some(found.hash_slot),
                 Err(error) => {
@@ -135,9 +131,38 @@ impl RedisStore {
             return (reply, run);
         }
     }
+
+    /// Writes a heartbeat to a register. Returns the reply and the run of the server.
+    async fn register(
+        &self,
+        heartbeat: Heartbeat,
+        pool: &ConnectionPool,
+        register: &KnownRegister,
+    ) -> (RedisReply, u64) {
+        let known = self.server_state.acknowledged.lock().clone();
+        let arguments: [Vec<u8>; 10] = [
+            hex(heartbeat.node.0).into(),
+            heartbeat.restored.map_or_else(String::new, |epoch| hex(epoch.0)).into(),
+            hex(register.new_data_epoch).into(),
+            HEARTBEAT_LIFETIME_MS.into(),
+            register.lifetime_ms.into(),
+            known.run.clone(),
+            known.millis().to_string().into(),
+            register.known_data_epoch.clone().into(),
+            register.primary.clone().into(),
+            self.server_state.raised_since().millis_up().to_string().into(),
+        ];
+        let call = ScriptCall {
+            script: scripts::HEARTBEAT,
+            keys: std::slice::from_ref(&register.key),
+            arguments: arguments.iter().map(Vec::as_slice).collect(),
+        };
+        pool.send(RedisRequest::Script(&call), SendMode::Plain).await
+    }
 }
 
 /// The register of a server, as far as this node knows it.
+#[derive(Default)]
 struct KnownRegister {
     key: Vec<u8>,
     /// The epoch to write if there is no register.
@@ -148,53 +173,6 @@ struct KnownRegister {
     primary: String,
     /// The lifetime of the register without a heartbeat, in milliseconds. Empty: it never expires.
     lifetime_ms: &'static [u8],
-}
-
-impl KnownRegister {
-    fn standalone() -> Self {
-        KnownRegister {
-            key: NODES_KEY.to_vec(),
-            new_data_epoch: draw_data_epoch(),
-            known_data_epoch: String::new(),
-            primary: String::new(),
-            lifetime_ms: b"",
-        }
-    }
-}
-
-/// The arguments of a heartbeat.
-struct HeartbeatArguments {
-    node: String,
-    restored: String,
-    /// The run that acknowledged the last write.
-    known_run: Vec<u8>,
-    known_millis: String,
-    /// The moment since which data is whole, if that is later than the epoch's.
-    known_since: String,
-}
-
-impl HeartbeatArguments {
-    /// Writes the heartbeat to a register. Returns the reply and the run of the server.
-    async fn send(&self, pool: &ConnectionPool, register: &KnownRegister) -> (RedisReply, u64) {
-        let epoch = hex(register.new_data_epoch);
-        let call = ScriptCall {
-            script: scripts::HEARTBEAT,
-            keys: std::slice::from_ref(&register.key),
-            arguments: vec![
-                self.node.as_bytes(),
-                self.restored.as_bytes(),
-                epoch.as_bytes(),
-                HEARTBEAT_LIFETIME_MS,
-                register.lifetime_ms,
-                &self.known_run,
-                self.known_millis.as_bytes(),
-                register.known_data_epoch.as_bytes(),
-                register.primary.as_bytes(),
-                self.known_since.as_bytes(),
-            ],
-        };
-        pool.send(RedisRequest::Script(&call), SendMode::Plain).await
-    }
 }
 
 /// One server is one shard.

@@ -59,14 +59,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::store::{Charge, StoreError, UnacknowledgedError};
+use tidegate_core::store::{Charge, ChargeIntent, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 
 use super::record;
 
-pub use self::admin_connection::{AdminConnection, RegisteredNode, RespValue, ScriptText};
+pub use self::admin_connection::{AdminConnection, RegisteredNode, RespValue};
 pub use self::connection_pool::RedisConfig;
 pub use self::error::{Action, MissingPermission, RedisStoreError};
+pub use self::scripts::LoadedScript;
 pub use self::secret::{SecretError, StoredSecret};
 pub use self::shards::Redis;
 pub use self::topology::{RedisServer, RedisTopology, SentinelReport};
@@ -74,9 +75,9 @@ pub use self::topology::{RedisServer, RedisTopology, SentinelReport};
 use self::connection::{RedisReply, or_missing};
 use self::connection_pool::ScriptCall;
 use self::durable::{DurabilityRequirement, DurabilityResult};
-use self::plan::{ScriptPlan, Spending};
+use self::plan::ScriptPlan;
 use self::script_reply::ScriptReply;
-use self::scripts::{LoadedScript, Script};
+use self::scripts::Script;
 use self::server_state::ServerState;
 use self::transport::Transport;
 
@@ -123,8 +124,8 @@ impl RedisStore {
         self.transport.pool()?.run()
     }
 
-    fn plan(&self, script: Script, charges: &[Charge<'_>], spending: Spending) -> Result<ScriptPlan, StoreError> {
-        let plan = ScriptPlan::new(charges, spending, self.server_state.last_seen());
+    fn plan(&self, script: Script, charges: &[Charge<'_>], intent: ChargeIntent) -> Result<ScriptPlan, StoreError> {
+        let plan = ScriptPlan::new(charges, intent, self.server_state.last_seen());
         plan.map_err(|error| rejected(script, error))
     }
 
@@ -134,14 +135,14 @@ impl RedisStore {
         &self,
         script: Script,
         charges: &[Charge<'_>],
-        spending: Spending,
+        intent: ChargeIntent,
         before: &[Vec<u8>],
         after: &[&[u8]],
         read: impl Fn(&ScriptPlan, ScriptReply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (mut tries, need) = (0, DurabilityRequirement::of(script, charges));
         loop {
-            let plan = self.plan(script, charges, spending)?;
+            let plan = self.plan(script, charges, intent)?;
             let began = Instant::now();
             let (reply, durability) = self.call_script(script, &plan, before, after, need).await?;
             tries += 1;
@@ -202,11 +203,6 @@ impl RedisStore {
         self.server_state.note_seen(reply.at);
         Ok(reply)
     }
-}
-
-/// The scripts as they are shipped.
-fn shipped_scripts() -> Arc<[LoadedScript]> {
-    scripts::ALL.map(|script| LoadedScript::new(script, script.text)).into()
 }
 
 /// The error for an invalid plan or an invalid reply of `script`.

@@ -6,7 +6,7 @@ use tidegate_core::store::{Charge, ChargeIntent, Outcome, Reservations, Reserve,
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use super::plan::{ScriptPlan, Spending, key};
+use super::plan::{ScriptPlan, key};
 use super::port::decide_from_reply;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::{RedisStore, rejected, scripts};
@@ -21,7 +21,7 @@ impl Reservations for RedisStore {
         let after = [&id[..], ttl.as_bytes(), since.as_bytes()];
         let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
+        self.run(script, charges, ChargeIntent::Charge, &ledgers, &after, read).await
     }
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
@@ -47,7 +47,7 @@ impl Reservations for RedisStore {
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
         let (charges, ledgers) = (&settle.set.charges, ledgers(&settle.set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
+        self.run(script, charges, ChargeIntent::Charge, &ledgers, &after, read).await
     }
 }
 

@@ -7,6 +7,7 @@ use redis::Cmd;
 use tidegate_core::store::{ShardId, Shards, UnacknowledgedError};
 use tidegate_core::subject::Fingerprint;
 
+use super::RedisStore;
 use super::cluster::{RedisCluster, ShardHandle, hash_slot_of_subject};
 use super::connect_target::ConnectTarget;
 use super::connection::RedisReply;
@@ -16,10 +17,9 @@ use super::error::RedisStoreError;
 use super::heartbeat::NODES_KEY;
 use super::redirect::SendMode;
 use super::redis_url::RedisUrl;
-use super::scripts::LoadedScript;
+use super::scripts::{self, LoadedScript};
 use super::sentinel::Sentinels;
 use super::transport::Transport;
-use super::{RedisStore, shipped_scripts};
 
 /// Counters in Redis or Valkey. Clones are handles to the same store.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ impl Redis {
     /// # Errors
     /// When the URL is invalid.
     pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
-        Self::open_with_scripts(config, shipped_scripts())
+        Self::open_with_scripts(config, scripts::ALL.map(LoadedScript::shipped))
     }
 
     pub(super) fn open_with_scripts(
@@ -188,10 +188,6 @@ impl Shards for Redis {
 /// Never prints an address or a password.
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.0 {
-            RedisDeployment::SingleServer { .. } => "single server",
-            RedisDeployment::Cluster(_) => "cluster",
-        };
-        f.debug_struct("Redis").field("kind", &kind).finish_non_exhaustive()
+        f.debug_struct("Redis").finish_non_exhaustive()
     }
 }

@@ -51,12 +51,6 @@ pub struct SentinelReport {
 pub struct RedisServer {
     pub(super) address: RedisAddress,
     pub(super) access: Access,
-    pub(super) keys: ServerKeys,
-}
-
-/// The keys that a server has.
-#[derive(Clone, Debug)]
-pub(super) struct ServerKeys {
     /// A hash tag of keys on this server; none if it has all keys.
     pub(super) tag: Option<String>,
     /// The number of hash slots it serves; 0 for a standalone server.
@@ -134,13 +128,14 @@ fn build_topology(map: &HashSlotMap, access: &Access, unreachable: Vec<(String, 
     let servers = primaries.filter_map(|(index, primary)| {
         // Keys of the tool go to the hash slot of the register, which is as good as any other.
         let hash_slot = map.register_hash_slot(index, &[])?;
-        let keys = ServerKeys {
+        Some(RedisServer {
+            address: primary.address.clone(),
+            access: access.clone(),
             tag: Some(tag_for(hash_slot)),
             hash_slots: map.count(Some(index)),
             register: register_key(hash_slot),
             has_secret: secret == Some(index),
-        };
-        Some(RedisServer { address: primary.address.clone(), access: access.clone(), keys })
+        })
     });
     let mut primaries: Vec<RedisServer> = servers.collect();
     primaries.sort_by_key(RedisServer::address);
@@ -149,8 +144,8 @@ fn build_topology(map: &HashSlotMap, access: &Access, unreachable: Vec<(String, 
 
 impl RedisServer {
     fn standalone(address: RedisAddress, access: Access) -> RedisServer {
-        let keys = ServerKeys { tag: None, hash_slots: 0, register: heartbeat::NODES_KEY.to_vec(), has_secret: true };
-        RedisServer { address, access, keys }
+        let register = heartbeat::NODES_KEY.to_vec();
+        RedisServer { address, access, tag: None, hash_slots: 0, register, has_secret: true }
     }
 
     /// The address, without user and password.
@@ -160,7 +155,7 @@ impl RedisServer {
 
     /// The number of hash slots of a cluster that it serves.
     pub fn hash_slots(&self) -> usize {
-        self.keys.hash_slots
+        self.hash_slots
     }
 
     /// Connects, and checks that the server replies.

@@ -60,20 +60,15 @@ pub(in crate::stores::redis) struct HashSlotMap {
 impl HashSlotMap {
     /// Parses the reply of the server that was reached at `queried_host`.
     pub(super) fn parse(reply: &Value, queried_host: &str) -> Result<HashSlotMap, HashSlotMapError> {
-        let ranges: Option<Vec<HashSlotRange>> = list(reply)
-            .map(|ranges| ranges.iter().map(|range| HashSlotRange::parse(range, queried_host)))
-            .and_then(Iterator::collect);
-        let ranges = ranges.ok_or(HashSlotMapError::Shape)?;
-        let mut primaries: Vec<Primary> = Vec::new();
-        for primary in ranges.iter().filter_map(|range| range.primary.as_ref()) {
-            if !primaries.iter().any(|known| known.id == primary.id) {
-                primaries.push(primary.clone());
-            }
-        }
+        let ranges = list(reply).ok_or(HashSlotMapError::Shape)?.iter();
+        let ranges = ranges.map(|range| HashSlotRange::parse(range, queried_host).ok_or(HashSlotMapError::Shape));
+        let ranges: Vec<HashSlotRange> = ranges.collect::<Result<_, _>>()?;
+        let mut primaries: Vec<Primary> = ranges.iter().filter_map(|range| range.primary.clone()).collect();
+        primaries.sort_by(|a, b| a.id.cmp(&b.id));
+        primaries.dedup_by(|a, b| a.id == b.id);
         if primaries.is_empty() {
             return Err(HashSlotMapError::Empty);
         }
-        primaries.sort_by(|a, b| a.id.cmp(&b.id));
         let mut owners = vec![UNOWNED; usize::from(HASH_SLOTS)].into_boxed_slice();
         for range in &ranges {
             let serves = |known: &Primary| range.primary.as_ref().is_some_and(|p| p.id == known.id);

@@ -50,18 +50,14 @@ impl DurabilityRequirement {
         script: Script,
         charges: impl IntoIterator<Item = &'c Charge<'a>>,
     ) -> Option<DurabilityRequirement> {
-        let waits = |charge: &&Charge<'_>| charge.options.durability.is_required();
-        let mut need: Option<DurabilityRequirement> = None;
-        for charge in charges.into_iter().filter(waits) {
+        let durable = charges.into_iter().filter(|charge| charge.options.durability.is_required());
+        let needs = durable.map(|charge| {
             let patience = charge.options.budget.unwrap_or(DEFAULT_WAIT).duration();
-            let aof = charge.options.durability == Durability::ReplicaAof
-                || need.is_some_and(|need| need.wait == WaitKind::Aof);
-            need = Some(DurabilityRequirement {
-                wait: if aof { WaitKind::Aof } else { WaitKind::Replica },
-                patience: need.map_or(patience, |need| need.patience.min(patience)),
-            });
-        }
-        need.filter(|_| script != scripts::RESTORE)
+            (charge.options.durability == Durability::ReplicaAof, patience)
+        });
+        let (aof, patience) = needs.reduce(|(aof, least), (also, patience)| (aof || also, least.min(patience)))?;
+        let wait = if aof { WaitKind::Aof } else { WaitKind::Replica };
+        (script != scripts::RESTORE).then_some(DurabilityRequirement { wait, patience })
     }
 }
 
