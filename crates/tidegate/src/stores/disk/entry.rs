@@ -103,24 +103,16 @@ impl JournalRecord {
     }
 }
 
-/// A refund that was made, and when its id may be forgotten.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct RefundRecord {
-    pub(super) id: u128,
-    pub(super) until: Nanos,
+/// The record of a refund that was made, and whose id may be forgotten at `until`.
+pub(super) fn refund_change(id: u128, until: Nanos) -> JournalChange {
+    (id.to_be_bytes().to_vec(), Some(until.get().to_le_bytes().to_vec()))
 }
 
-impl RefundRecord {
-    pub(super) fn change(self) -> JournalChange {
-        let name = self.id.to_be_bytes().to_vec();
-        (name, Some(self.until.get().to_le_bytes().to_vec()))
-    }
-
-    pub(super) fn read(name: &[u8], record: &[u8]) -> Result<Self, RecordError> {
-        let id = name.try_into().map_err(|_| RecordError::Damaged)?;
-        let until = record.try_into().map_err(|_| RecordError::Damaged)?;
-        Ok(RefundRecord { id: u128::from_be_bytes(id), until: Nanos::new(u64::from_le_bytes(until)) })
-    }
+/// The id of a refund, and when it may be forgotten.
+pub(super) fn read_refund(name: &[u8], record: &[u8]) -> Result<(u128, Nanos), RecordError> {
+    let id = name.try_into().map_err(|_| RecordError::Damaged)?;
+    let until = record.try_into().map_err(|_| RecordError::Damaged)?;
+    Ok((u128::from_be_bytes(id), Nanos::new(u64::from_le_bytes(until))))
 }
 
 /// Whether a record has expired. A damaged record has not: it is reported elsewhere.

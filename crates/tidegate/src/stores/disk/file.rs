@@ -172,24 +172,18 @@ impl JournalFile {
     /// A journal from its database. A database from before refunds were recorded has no run yet, and gets one.
     fn from_database(database: Database) -> Result<Self, redb::Error> {
         let change = database.begin_write()?;
-        let known = {
-            let mut about = change.open_table(ABOUT)?;
-            let known = about.get(RUN)?.and_then(|bits| RunId::new(bits.value()));
-            if known.is_none() {
-                let drawn = getrandom::u64().map_err(io::Error::other)? | 1;
-                about.insert(RUN, drawn)?;
-            }
-            known
-        };
         change.open_table(REFUNDS)?;
+        let known = change.open_table(ABOUT)?.get(RUN)?.and_then(|bits| RunId::new(bits.value()));
         let run = match known {
             Some(run) => {
                 change.abort()?;
                 run
             }
             None => {
+                let drawn = getrandom::u64().map_err(io::Error::other)? | 1;
+                change.open_table(ABOUT)?.insert(RUN, drawn)?;
                 change.commit()?;
-                return Self::from_database(database);
+                RunId::new(drawn).expect("an odd number is not zero")
             }
         };
         Ok(JournalFile { database, run, scan_positions: Default::default() })

@@ -17,10 +17,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tidegate_core::units::Nanos;
 use tokio::sync::oneshot;
 
-use super::entry::{JournaledCounter, RefundRecord, is_expired};
-use super::file::{Batch, JournalFile, JournalOpenError, StorageFactory};
+use super::entry::{JournaledCounter, is_expired, refund_change};
+use super::file::{Batch, JournalFile, StorageFactory};
 use crate::clock::Clock;
 use crate::stores::memory::MemoryStore;
 
@@ -96,8 +97,8 @@ struct JournalShared {
 #[derive(Default)]
 struct JournalQueue {
     writes: Vec<PendingWrite>,
-    /// Refunds that are not on the disk yet.
-    refunds: BTreeMap<u128, RefundRecord>,
+    /// The ids of refunds that are not on the disk yet, and when they may be forgotten.
+    refunds: BTreeMap<u128, Nanos>,
     closed: bool,
 }
 
@@ -139,8 +140,7 @@ impl Journal {
         max_wait: Duration,
     ) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
-        let queued = self.enqueue(PendingWrite { counters, done });
-        let result = if queued {
+        let result = if self.enqueue(PendingWrite { counters, done }) {
             match tokio::time::timeout(max_wait, written).await {
                 Ok(Ok(result)) => result,
                 Ok(Err(_)) => Err(JournalError::Failed("the journal is closed".into())),
@@ -156,12 +156,12 @@ impl Journal {
     }
 
     /// Records a refund, to be written with the counters it changes. Must be called before they change.
-    pub(super) fn record_refund(&self, refund: RefundRecord) -> Result<(), JournalError> {
+    pub(super) fn record_refund(&self, id: u128, until: Nanos) -> Result<(), JournalError> {
         let refunds = &mut self.shared.queue.lock().refunds;
-        if refunds.len() >= MAX_PENDING_REFUNDS && !refunds.contains_key(&refund.id) {
+        if refunds.len() >= MAX_PENDING_REFUNDS && !refunds.contains_key(&id) {
             return Err(JournalError::TooManyRefunds);
         }
-        refunds.insert(refund.id, refund);
+        refunds.insert(id, until);
         Ok(())
     }
 
@@ -296,8 +296,8 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         let counts = due.map(|(name, counter)| (name.clone(), record(counter)));
         let counts = counts.collect();
         // After the counters were read: a refund is recorded before it changes any of them.
-        let refunds: Vec<RefundRecord> = self.shared.queue.lock().refunds.values().copied().collect();
-        let batch = Batch { counts, refunds: refunds.iter().map(|refund| refund.change()).collect() };
+        let refunds = self.shared.queue.lock().refunds.clone();
+        let batch = Batch { counts, refunds: refunds.iter().map(|(id, until)| refund_change(*id, *until)).collect() };
         let expired = |bytes: &[u8]| is_expired(bytes, now);
         let written = file.write(&batch, EXPIRY_CHECKS_PER_WRITE, expired);
         written.map_err(|error| format!("{}: {error}", self.path.display()))?;
@@ -305,14 +305,11 @@ impl<C: Clock, M: StorageFactory> JournalWriter<C, M> {
         let counters = batch.counts.len() as u64;
         self.shared.written.fetch_add(counters, Ordering::Relaxed);
         let mut queue = self.shared.queue.lock();
-        for refund in &refunds {
-            queue.refunds.remove(&refund.id);
-        }
+        queue.refunds.retain(|id, _| !refunds.contains_key(id));
         Ok(())
     }
 
     fn reopen(&self) -> Result<JournalFile, String> {
-        let opened: Result<_, JournalOpenError> = JournalFile::open(&self.path, &self.medium);
-        opened.map_err(|error| error.to_string())
+        JournalFile::open(&self.path, &self.medium).map_err(|error| error.to_string())
     }
 }

@@ -29,7 +29,7 @@ use tidegate_rules::RuleSet;
 pub use self::file::JournalOpenError;
 pub use self::journal::{JournalError, JournalEvent, JournalListener, JournalStats};
 
-use self::entry::{JournalRecord, JournaledCounter, RefundRecord, is_expired};
+use self::entry::{JournalRecord, JournaledCounter, is_expired, read_refund};
 use self::file::{Batch, FileStorage, JournalFile, StorageFactory};
 use self::journal::Journal;
 use super::memory::MemoryStore;
@@ -200,8 +200,8 @@ fn restore<C: Clock>(
         }
     });
     let read = read.and_then(|()| {
-        file.each_refund(|name, record| match RefundRecord::read(name, record) {
-            Ok(refund) if refund.until > now => memory.restore_refund(refund.id, refund.until, now),
+        file.each_refund(|name, record| match read_refund(name, record) {
+            Ok((id, until)) if until > now => memory.restore_refund(id, until, now),
             Ok(_) => {}
             Err(error) => read_error = Some(error.to_string()),
         })

@@ -8,7 +8,7 @@ use tidegate_core::store::{
 use tidegate_core::units::Nanos;
 
 use super::DiskStore;
-use super::entry::{JournaledCounter, RefundRecord};
+use super::entry::JournaledCounter;
 use super::journal::JournalError;
 use crate::clock::Clock;
 
@@ -73,8 +73,7 @@ impl<C: Clock + 'static> Counters for DiskStore<C> {
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let (now, durable) = (self.memory.clock().now(), check_set(&refund.set)?);
         if durable && refund.expires_at > now && !self.memory.has_refunded(refund.id, now) {
-            let (id, until) = (refund.id, refund.expires_at);
-            let recorded = self.journal.record_refund(RefundRecord { id, until });
+            let recorded = self.journal.record_refund(refund.id, refund.expires_at);
             recorded.map_err(|why| unavailable(why, Nanos::ZERO))?;
         }
         let refunded = self.memory.refund_at(refund, now);
@@ -88,8 +87,7 @@ impl<C: Clock + 'static> Counters for DiskStore<C> {
         let durable = check_charge(charge)?;
         let lease = self.memory.draw_at(charge, self.memory.clock().now());
         if durable && lease.units > 0 {
-            let persisted = self.persist(vec![charge]).await;
-            persisted.map_err(|why| unavailable(why, max_wait([charge])))?;
+            self.require_persisted(vec![charge]).await?;
         }
         Ok(lease)
     }
@@ -110,12 +108,7 @@ impl<C: Clock + 'static> Counters for DiskStore<C> {
         self.memory.restore(restores).await?;
         let charges = restores.iter().map(|restore| &restore.charge);
         let charges: Vec<&Charge<'_>> = charges.filter(|charge| is_durable(charge)).collect();
-        if charges.is_empty() {
-            return Ok(());
-        }
-        let waited = max_wait(charges.iter().copied());
-        let persisted = self.persist(charges).await;
-        persisted.map_err(|why| unavailable(why, waited))
+        self.require_persisted(charges).await
     }
 
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
@@ -126,10 +119,7 @@ impl<C: Clock + 'static> Counters for DiskStore<C> {
         let durable = check_set(set)?;
         let reset_count = self.memory.reset(set).await?;
         if durable {
-            let charges = durable_charges(set);
-            let waited = max_wait(charges.iter().copied());
-            let persisted = self.persist(charges).await;
-            persisted.map_err(|why| unavailable(why, waited))?;
+            self.require_persisted(durable_charges(set)).await?;
         }
         Ok(reset_count)
     }
@@ -183,6 +173,15 @@ impl<C: Clock + 'static> DiskStore<C> {
         let max_wait = max_wait(charges.iter().copied());
         let counters: Vec<JournaledCounter> = charges.into_iter().map(JournaledCounter::of).collect();
         self.journal.persist(counters, max_wait.duration()).await
+    }
+
+    /// The same, and fails if they are not written in time.
+    async fn require_persisted(&self, charges: Vec<&Charge<'_>>) -> StoreResult<()> {
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let waited = max_wait(charges.iter().copied());
+        self.persist(charges).await.map_err(|why| unavailable(why, waited))
     }
 
     /// Adjusts a decision whose counts could not be written: it stands, as one made without the store, unless a rule

@@ -1,7 +1,7 @@
 //! The one size in which the store allocates memory, and the entry that 40 bytes of it hold.
 //!
-//! Every table and every slab of counts consists of these blocks, so a block returned by one can be used by any other,
-//! and the allocator has nothing to fragment.
+//! Every table consists of these blocks, so a block returned by one can be used by any other, and the allocator has
+//! nothing to fragment.
 
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::units::Nanos;
@@ -17,7 +17,7 @@ const WORDS: usize = 5;
 /// An entry as it is stored.
 type RawEntry = [u64; WORDS];
 
-/// A block of memory: 64 entries, or words that a slab divides.
+/// A block of memory: 64 entries.
 pub(super) struct Block(Box<[RawEntry; SLOTS_PER_BLOCK]>);
 
 impl Block {
@@ -67,15 +67,6 @@ impl Block {
     /// Moves the entries of `from..gap` one to the right.
     pub(super) fn shift_right(&mut self, from: usize, gap: usize) {
         self.0.copy_within(from..gap, from + 1);
-    }
-
-    /// The block as plain words, without entries.
-    pub(super) fn words(&self) -> &[u64] {
-        self.0.as_flattened()
-    }
-
-    pub(super) fn words_mut(&mut self) -> &mut [u64] {
-        self.0.as_flattened_mut()
     }
 }
 

@@ -2,15 +2,15 @@
 
 use std::borrow::Borrow;
 
+use parking_lot::MutexGuard;
 use smallvec::smallvec;
 use tidegate_core::algorithms::{CounterState, Figures, Limit, MaybeFigures, Verdict};
-use tidegate_core::store::{Charge, LimitReading, Outcome, Role, Source};
+use tidegate_core::store::{Charge, ChargeIntent, LimitReading, Outcome, Role, Source};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::block::Secs;
 use super::counter_io::{CounterWrite, TimePoint};
 use super::key::Key;
-use super::overflow::SharedCounterKeys;
 use super::shard::{Position, Shard};
 use super::{MemoryStore, count};
 
@@ -40,22 +40,6 @@ impl SingleChargeResult<Figures> {
     }
 }
 
-/// A state after a charge was judged, and whether it must be written.
-struct JudgedState {
-    state: CounterState,
-    fresh_at: Nanos,
-    /// The charge was spent, or the state was so far ahead of the clock that it had to be moved: unless that is
-    /// written, the next request finds it just as far ahead.
-    changed: bool,
-}
-
-impl JudgedState {
-    /// The write of the state under `key`; `None` after a denial.
-    fn write<'c>(self, charge: &'c Charge<'_>, key: Key) -> Option<CounterWrite<'c>> {
-        self.changed.then_some(CounterWrite { key, limit: &charge.limit, state: self.state, fresh_at: self.fresh_at })
-    }
-}
-
 impl<C> MemoryStore<C> {
     /// Charges `charge` if it fits, whatever its role.
     #[inline]
@@ -77,7 +61,7 @@ impl<C> MemoryStore<C> {
         let at = self.time_point(now);
         let mut shard = self.shards[key.shard()].lock();
         let Some(place) = shard.find(key) else {
-            return self.charge_new(&mut shard, key, charge().borrow(), at);
+            return self.charge_new(shard, key, charge().borrow(), at);
         };
         self.charge_in_place(&mut shard, place, limit, cost, at)
             .unwrap_or_else(|| self.charge_existing(&mut shard, place, key, charge().borrow(), at))
@@ -123,22 +107,22 @@ impl<C> MemoryStore<C> {
     ) -> SingleChargeResult<T> {
         let was = shard.entry(place);
         let state = self.read(shard, &was, charge, at);
-        let (decided, judged) = self.judge(charge, state, at.now, Source::Exact);
-        if let Some(write) = judged.write(charge, key) {
+        let (decided, write) = self.judge(charge, state, key, at.now);
+        if let Some(write) = write {
             self.rewrite(shard, place, &was, write, at.secs, &self.budget);
         }
         decided
     }
 
-    /// Judges a charge, and spends it if it fits.
-    fn judge<T: MaybeFigures>(
+    /// Judges a charge, and spends it if it fits. Returns also the write of its counter, if there is any.
+    fn judge<'c, T: MaybeFigures>(
         &self,
-        charge: &Charge<'_>,
+        charge: &'c Charge<'_>,
         mut state: CounterState,
+        key: Key,
         now: Nanos,
-        source: Source,
-    ) -> (SingleChargeResult<T>, JudgedState) {
-        let limit = &charge.limit;
+    ) -> (SingleChargeResult<T>, Option<CounterWrite<'c>>) {
+        let limit = charge.limit.as_ref();
         let moment = limit.advance(&mut state, now);
         let verdict = limit.judge(&state, moment, charge.cost);
         let clock_stepped = moment.stepped_back();
@@ -148,97 +132,44 @@ impl<C> MemoryStore<C> {
         if clock_stepped {
             count(&self.events.clock_steps);
         }
-        let decided = SingleChargeResult {
-            verdict,
-            figures: T::from_lazy(|| limit.figures(&state, moment)),
-            source,
-            clock_stepped,
-        };
-        let judged =
-            JudgedState { fresh_at: limit.fresh_at(&state, moment), state, changed: verdict.allows() || clock_stepped };
-        (decided, judged)
+        let figures = T::from_lazy(|| limit.figures(&state, moment));
+        let decided = SingleChargeResult { verdict, figures, source: Source::Exact, clock_stepped };
+        // A state so far ahead of the clock that it had to be moved is written even after a denial. Otherwise the next
+        // request finds it just as far ahead.
+        let changed = verdict.allows() || clock_stepped;
+        let fresh_at = limit.fresh_at(&state, moment);
+        (decided, changed.then_some(CounterWrite { key, limit, state, fresh_at }))
     }
 
     /// The first charge of a subject, or the first since its counter expired and was evicted.
     #[cold]
     fn charge_new<T: MaybeFigures>(
         &self,
-        own: &mut Shard,
+        mut own: MutexGuard<'_, Shard>,
         key: Key,
         charge: &Charge<'_>,
         at: TimePoint,
     ) -> SingleChargeResult<T> {
-        let room = own.ensure_room(key, at.secs, &self.budget).is_ok();
-        if room && !self.overflow.in_use() {
-            let (decided, write) = self.charge_first(charge, None, key, at);
-            if let Some(write) = write {
-                self.write(own, write, at.secs, &self.budget);
-            }
-            return decided;
+        if self.overflow.in_use() || own.ensure_room(key, at.secs, &self.budget).is_err() {
+            drop(own);
+            return self.charge_as_set(charge, at.now);
         }
-        let shared_keys = SharedCounterKeys::of(charge);
-        let mut shared = self.overflow.lock(shared_keys.shard);
-        let (shared_key, known) = self.find_shared(&mut shared, shared_keys, charge, at);
-        let shared_charge;
-        let (decided, write) = if room {
-            let known = known.map(|state| shared_keys.inherited(state, &charge.limit, at.now));
-            self.charge_first(charge, known, key, at)
-        } else {
-            shared_charge = shared_keys.shared_charge(charge);
-            let state = known.unwrap_or_else(|| shared_charge.limit.fresh(at.now));
-            self.charge_first(&shared_charge, Some(state), shared_key, at)
-        };
-        match write {
-            Some(write) if room => self.write(own, write, at.secs, &self.budget),
-            Some(write) => {
-                self.write(&mut shared, write, at.secs, &self.overflow.budget);
-                self.overflow.mark_used(shared_keys.shard);
-            }
-            None => {}
-        }
-        if decided.source == Source::Overflow {
-            count(&self.events.overflow);
+        let (decided, write) = self.judge(charge, charge.limit.fresh(at.now), key, at.now);
+        if let Some(write) = write {
+            self.write(&mut own, write, at.secs, &self.budget);
         }
         decided
     }
 
-    /// Decides on a new counter, or on the state of a shared one. Returns the write for it, if any.
-    fn charge_first<'c, T: MaybeFigures>(
-        &self,
-        charge: &'c Charge<'_>,
-        shared: Option<CounterState>,
-        key: Key,
-        at: TimePoint,
-    ) -> (SingleChargeResult<T>, Option<CounterWrite<'c>>) {
-        let source = match shared {
-            Some(_) => Source::Overflow,
-            None => Source::Exact,
-        };
-        let state = shared.unwrap_or_else(|| charge.limit.fresh(at.now));
-        let (decided, judged) = self.judge(charge, state, at.now, source);
-        (decided, judged.write(charge, key))
-    }
-
-    /// Finds the shared counter for a subject without its own, and its state if it exists.
-    pub(super) fn find_shared(
-        &self,
-        shared: &mut Shard,
-        shared_keys: SharedCounterKeys,
-        charge: &Charge<'_>,
-        at: TimePoint,
-    ) -> (Key, Option<CounterState>) {
-        let found = |shard: &Shard, key| {
-            let entry = shard.entry(shard.find(key)?);
-            let live = entry.expires > at.secs;
-            live.then(|| self.read(shard, &entry, &shared_keys.shared_charge(charge), at))
-        };
-        if let Some(state) = found(shared, shared_keys.group) {
-            return (shared_keys.group, Some(state));
+    /// Charges a subject that may share a counter with others.
+    fn charge_as_set<T: MaybeFigures>(&self, charge: &Charge<'_>, now: Nanos) -> SingleChargeResult<T> {
+        let outcome = self.decide(std::slice::from_ref(charge), ChargeIntent::Charge, now);
+        let LimitReading { verdict, figures } = outcome.readings[0];
+        SingleChargeResult {
+            verdict,
+            figures: T::from_lazy(|| figures),
+            source: outcome.source,
+            clock_stepped: outcome.clock_stepped,
         }
-        let known = found(shared, shared_keys.last_resort);
-        let there = shared.find(shared_keys.group).is_some();
-        let room = there || shared.ensure_room(shared_keys.group, at.secs, &self.overflow.budget).is_ok();
-        let key = if room { shared_keys.group } else { shared_keys.last_resort };
-        (key, known)
     }
 }

@@ -5,13 +5,13 @@
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::CounterState;
-use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, ChargeTransaction, Outcome, Source, StagedCounter};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeTransaction, Outcome, Source};
 use tidegate_core::units::Nanos;
 
 use super::counter_io::{CounterWrite, TimePoint};
 use super::key::Key;
 use super::locks::Locks;
-use super::overflow::SharedCounterKeys;
+use super::overflow::SharedKeys;
 use super::shard::Shard;
 use super::{MemoryStore, count};
 
@@ -33,18 +33,17 @@ enum CounterLookup {
     Found(CounterState),
     /// There is none, and room for one.
     Fresh,
-    /// There is none, and room for one that begins as a copy of a shared one.
-    Inherits,
-    /// There is none, and no room.
-    Shares,
+    /// There is none, and the subject may have been charged to a shared one. If there is room, it has a counter of its
+    /// own that begins as a copy of that.
+    Shared { has_room: bool },
 }
 
 impl<C> MemoryStore<C> {
-    /// Decides a charge set.
-    pub(super) fn decide_set(&self, set: &ChargeSet<'_>, intent: ChargeIntent, now: Nanos) -> Outcome {
+    /// Decides the charges of a set.
+    pub(super) fn decide(&self, charges: &[Charge<'_>], intent: ChargeIntent, now: Nanos) -> Outcome {
         let at = self.time_point(now);
-        let mut locks = self.lock_counters(&set.charges);
-        let mut transaction = self.begin_transaction(&mut locks, &set.charges, at);
+        let mut locks = self.lock_counters(charges);
+        let mut transaction = self.begin_transaction(&mut locks, charges, at);
         let mut outcome = transaction.decide(intent);
         let overflowed = transaction.counters().iter().any(|counter| counter.place.source == Source::Overflow);
         if overflowed {
@@ -70,16 +69,13 @@ impl<C> MemoryStore<C> {
         charges: &'c [Charge<'_>],
         at: TimePoint,
     ) -> MemoryTransaction<'c> {
-        let mut lookups: SmallVec<[CounterLookup; 8]> = SmallVec::new();
-        for charge in charges {
+        let look_up = |charge: &Charge<'_>| {
             let key = Key::of(charge.counter());
-            lookups.push(self.look_up(locks.own(key), key, charge, at));
-        }
-        let absent = |(charge, look): (&Charge<'_>, &CounterLookup)| match look {
-            CounterLookup::Found(_) | CounterLookup::Fresh => None,
-            CounterLookup::Inherits | CounterLookup::Shares => Some(SharedCounterKeys::of(charge).shard),
+            self.look_up(locks.own(key), key, charge, at)
         };
-        self.lock_shared(locks, charges.iter().zip(&lookups).filter_map(absent));
+        let lookups: SmallVec<[CounterLookup; 8]> = charges.iter().map(look_up).collect();
+        let shared = charges.iter().zip(&lookups).filter(|(_, look)| matches!(look, CounterLookup::Shared { .. }));
+        self.lock_shared(locks, shared.map(|(charge, _)| SharedKeys::of_counter(charge).shard));
 
         let mut transaction = ChargeTransaction::new(charges, at.now);
         for (charge, look) in charges.iter().zip(lookups) {
@@ -87,19 +83,16 @@ impl<C> MemoryStore<C> {
             let (place, seed, state) = match look {
                 CounterLookup::Found(state) => (own(Source::Exact), None, Some(state)),
                 CounterLookup::Fresh => (own(Source::Exact), None, None),
-                CounterLookup::Inherits | CounterLookup::Shares => {
-                    let keys = SharedCounterKeys::of(charge);
+                CounterLookup::Shared { has_room } => {
+                    let keys = SharedKeys::of_counter(charge);
                     let (key, state) = self.find_shared(locks.shared(keys.shard), keys, charge, at);
-                    match (look, state) {
-                        (CounterLookup::Inherits, None) => (own(Source::Exact), None, None),
-                        (CounterLookup::Inherits, Some(state)) => {
-                            let inherited = keys.inherited(state, &charge.limit, at.now);
-                            (own(Source::Overflow), None, Some(inherited))
-                        }
-                        (_, state) => {
-                            let place = CounterPlace { key, shared: Some(keys.shard), source: Source::Overflow };
-                            (place, Some(keys.seed), state)
-                        }
+                    if has_room {
+                        let source = if state.is_some() { Source::Overflow } else { Source::Exact };
+                        let inherited = state.map(|state| keys.inherited(state, &charge.limit, at.now));
+                        (own(source), None, inherited)
+                    } else {
+                        let place = CounterPlace { key, shared: Some(keys.shard), source: Source::Overflow };
+                        (place, Some(keys.seed()), state)
                     }
                 }
             };
@@ -114,29 +107,45 @@ impl<C> MemoryStore<C> {
             return CounterLookup::Found(self.read(own, &own.entry(place), charge, at));
         }
         match own.ensure_room(key, at.secs, &self.budget) {
-            Ok(()) if self.overflow.in_use() => CounterLookup::Inherits,
-            Ok(()) => CounterLookup::Fresh,
-            Err(_) => CounterLookup::Shares,
+            Ok(()) if !self.overflow.in_use() => CounterLookup::Fresh,
+            room => CounterLookup::Shared { has_room: room.is_ok() },
         }
+    }
+
+    /// Finds the shared counter for a subject without its own, and its state if it exists.
+    fn find_shared(
+        &self,
+        shared: &mut Shard,
+        keys: SharedKeys,
+        charge: &Charge<'_>,
+        at: TimePoint,
+    ) -> (Key, Option<CounterState>) {
+        let found = |shard: &Shard, key| {
+            let entry = shard.get(key)?;
+            (entry.expires > at.secs).then(|| self.read(shard, &entry, &keys.shared_charge(charge), at))
+        };
+        if let Some(state) = found(shared, keys.group) {
+            return (keys.group, Some(state));
+        }
+        let known = found(shared, keys.last_resort);
+        let has_room =
+            shared.find(keys.group).is_some() || shared.ensure_room(keys.group, at.secs, &self.overflow.budget).is_ok();
+        (if has_room { keys.group } else { keys.last_resort }, known)
     }
 
     /// Writes the changed counters.
     pub(super) fn commit(&self, locks: &mut Locks<'_>, transaction: &MemoryTransaction<'_>, at: TimePoint) {
         for counter in transaction.counters().iter().filter(|counter| counter.is_changed()) {
-            self.commit_one(locks, counter, at);
-        }
-    }
-
-    fn commit_one(&self, locks: &mut Locks<'_>, counter: &StagedCounter<'_, CounterPlace>, at: TimePoint) {
-        let limit = counter.limit();
-        let (state, moment) = counter.state_under(&limit, at.now);
-        let CounterPlace { key, shared, .. } = counter.place;
-        let write = CounterWrite { key, limit: &limit, fresh_at: limit.fresh_at(&state, moment), state };
-        match shared {
-            None => self.write(locks.own(key), write, at.secs, &self.budget),
-            Some(shard) => {
-                self.write(locks.shared(shard), write, at.secs, &self.overflow.budget);
-                self.overflow.mark_used(shard);
+            let limit = counter.limit();
+            let (state, moment) = counter.state_under(&limit, at.now);
+            let CounterPlace { key, shared, .. } = counter.place;
+            let write = CounterWrite { key, limit: &limit, fresh_at: limit.fresh_at(&state, moment), state };
+            match shared {
+                None => self.write(locks.own(key), write, at.secs, &self.budget),
+                Some(shard) => {
+                    self.write(locks.shared(shard), write, at.secs, &self.overflow.budget);
+                    self.overflow.mark_used(shard);
+                }
             }
         }
     }

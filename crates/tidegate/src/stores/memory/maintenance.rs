@@ -54,7 +54,7 @@ impl<C: Clock> MemoryStore<C> {
             let mut shard = self.shards[at.shard].lock();
             swept += u64::from(shard.sweep(at.table, now, &self.budget));
             if let Some(round) = &mut at.round {
-                shard.tags(at.table, now, |tag| round.found(tag));
+                round.extend(shard.tags(at.table, now));
             }
             (at.shard, at.table) =
                 if at.table + 1 < shard.tables() { (at.shard, at.table + 1) } else { ((at.shard + 1) % SHARDS, 0) };
@@ -62,7 +62,7 @@ impl<C: Clock> MemoryStore<C> {
             if (at.shard, at.table) == (0, 0) {
                 swept += self.overflow.sweep(now);
                 if let Some(mut round) = at.round.take() {
-                    self.overflow.tags(now, |tag| round.found(tag));
+                    self.overflow.add_tags(now, &mut round);
                     self.registry.end_round(&round);
                 }
                 break;

@@ -19,7 +19,6 @@ mod budget;
 mod charge_one;
 mod charge_set;
 mod counter_io;
-mod counts_slab;
 mod key;
 mod locks;
 mod maintenance;
@@ -152,7 +151,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn charge_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
         match set.charges.as_slice() {
             [only] => self.charge_one(only, now).outcome(only.role, now),
-            _ => self.decide_set(set, ChargeIntent::Charge, now),
+            _ => self.decide(&set.charges, ChargeIntent::Charge, now),
         }
     }
 
@@ -184,6 +183,6 @@ impl<C: Clock> MemoryStore<C> {
 
     /// The same at a time that the caller has read.
     pub fn peek_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.decide_set(set, ChargeIntent::Peek, now)
+        self.decide(&set.charges, ChargeIntent::Peek, now)
     }
 }

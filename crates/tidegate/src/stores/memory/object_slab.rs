@@ -1,4 +1,4 @@
-//! Objects too large or too uneven for an entry, by number: logs, and lists of permits.
+//! Objects too large or too uneven for an entry, by number: the counts of strict windows, logs, and lists of permits.
 //!
 //! Grows by 64 places at a time, and frees their memory when none of the 64 is in use. Only the list of such chunks
 //! never shrinks.

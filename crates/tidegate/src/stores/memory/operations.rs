@@ -20,7 +20,7 @@ const REFUND_DOMAIN: u128 = 0x7265_6675_6e64_2069_6473_2061_7061_7274;
 impl<C> MemoryStore<C> {
     /// Charges whether it fits or not. The verdicts still show what would have fitted.
     pub fn force_at(&self, set: &ChargeSet<'_>, now: Nanos) -> Outcome {
-        self.decide_set(set, ChargeIntent::Force, now)
+        self.decide(&set.charges, ChargeIntent::Force, now)
     }
 
     /// Draws a lease of one limit, of as many units as the limit allows at once.
@@ -55,35 +55,27 @@ impl<C> MemoryStore<C> {
     #[cfg(feature = "disk")]
     pub(crate) fn has_refunded(&self, id: u128, now: Nanos) -> bool {
         let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
-        let shard = self.shards[key.shard()].lock();
-        let expires = shard.find(key).map(|place| shard.entry(place).expires);
-        expires.is_some_and(|expires| expires > at.secs)
+        let found = self.shards[key.shard()].lock().get(key);
+        found.is_some_and(|entry| entry.expires > at.secs)
     }
 
     /// Remembers the id of a refund that an earlier run made, even beyond the cap: it must not be made again.
     #[cfg(feature = "disk")]
     pub(crate) fn restore_refund(&self, id: u128, until: Nanos, now: Nanos) {
         let (at, key) = (self.time_point(now), Key::of(id ^ REFUND_DOMAIN));
-        let mut shard = self.shards[key.shard()].lock();
         let entry = refund_entry(key, Secs::expiry(self.began, until));
-        match shard.find(key) {
-            Some(place) => shard.set(place, &entry),
-            None => shard.insert(&entry, at.secs, &self.budget),
-        }
+        self.shards[key.shard()].lock().put(&entry, at.secs, &self.budget);
     }
 
     /// Remembers the id of a refund, or returns why not.
     fn remember_refund(&self, locks: &mut Locks<'_>, id: Key, until: Nanos, at: TimePoint) -> Option<Refunded> {
         let shard = locks.own(id);
-        let entry = refund_entry(id, Secs::expiry(self.began, until));
-        match shard.find(id) {
-            Some(place) if shard.entry(place).expires > at.secs => return Some(Refunded::Already),
-            Some(place) => shard.set(place, &entry),
-            None if shard.ensure_room(id, at.secs, &self.budget).is_err() => {
-                return Some(Refunded::Lapsed);
-            }
-            None => shard.insert(&entry, at.secs, &self.budget),
+        match shard.get(id) {
+            Some(known) if known.expires > at.secs => return Some(Refunded::Already),
+            None if shard.ensure_room(id, at.secs, &self.budget).is_err() => return Some(Refunded::Lapsed),
+            _ => {}
         }
+        shard.put(&refund_entry(id, Secs::expiry(self.began, until)), at.secs, &self.budget);
         None
     }
 

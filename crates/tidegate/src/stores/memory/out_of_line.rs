@@ -1,9 +1,9 @@
 //! How a state is stored: in the two words of an entry, and out of line if it does not fit.
 //!
 //! A bucket, a fixed and a sliding window always fit the words. So do a strict window with one sub-window in use and a
-//! log with one admission. Larger states are out of line: counts in a counts slab, logs in an object slab. If there is
-//! no memory for that, a state is compacted: counts move to the newest sub-window, admissions to the next newer stamp.
-//! That counts too much for a while, never too little, and expires no later.
+//! log with one admission. Larger states are out of line, in slabs. If there is no memory for that, a state is
+//! compacted: counts move to the newest sub-window, admissions to the next newer stamp. That counts too much for a
+//! while, never too little, and expires no later.
 
 use tidegate_core::algorithms::{
     BucketState, CounterState, FixedState, LogEntry, LogState, SlidingState, StrictState, TRACKED_SUB_WINDOWS,
@@ -13,7 +13,6 @@ use tidegate_core::units::Nanos;
 
 use super::block::{EntryKind, TableEntry};
 use super::budget::Budget;
-use super::counts_slab::CountsSlab;
 use super::object_slab::ObjectSlab;
 use super::permit_list::PermitList;
 
@@ -24,7 +23,7 @@ const OUT_OF_LINE: u64 = 1 << 63;
 /// The out-of-line states of one shard.
 #[derive(Default)]
 pub(super) struct OutOfLineStates {
-    counts: CountsSlab,
+    counts: ObjectSlab<[u32; TRACKED_SUB_WINDOWS]>,
     logs: ObjectSlab<LogState>,
     permits: ObjectSlab<PermitList>,
 }
@@ -49,7 +48,7 @@ impl OutOfLineStates {
         let mut counts = [0; TRACKED_SUB_WINDOWS];
         counts[0] = count as u32;
         if let Some(number) = out_of_line_index(entry) {
-            counts = self.counts.get(number);
+            counts = *self.counts.get(number);
         }
         StrictState { index, counts }
     }
@@ -108,32 +107,29 @@ impl OutOfLineStates {
     }
 
     fn free(&mut self, entry: &TableEntry, number: u32, budget: &Budget) {
+        let release = |bytes| budget.release(bytes);
         match entry.kind {
-            EntryKind::Strict => self.counts.remove(number, budget),
-            EntryKind::Log => {
-                self.logs.remove(number, |bytes| budget.release(bytes));
-                budget.release(entry.words[0]);
+            EntryKind::Strict => {
+                self.counts.remove(number, release);
+                return;
             }
-            _ => {
-                self.permits.remove(number, |bytes| budget.release(bytes));
-                budget.release(entry.words[0]);
-            }
+            EntryKind::Log => drop(self.logs.remove(number, release)),
+            _ => drop(self.permits.remove(number, release)),
         }
+        budget.release(entry.words[0]);
     }
 
     fn strict_words(&mut self, reused: Option<u32>, state: &StrictState, budget: &Budget) -> [u64; 2] {
         let StrictState { index, counts } = state;
         if counts[1..].iter().all(|count| *count == 0) {
             if let Some(number) = reused {
-                self.counts.remove(number, budget);
+                self.counts.remove(number, |bytes| budget.release(bytes));
             }
             return [*index, u64::from(counts[0])];
         }
-        if let Some(number) = reused {
-            self.counts.set(number, counts);
-            return [*index, OUT_OF_LINE | u64::from(number)];
-        }
-        if let Some(number) = self.counts.add(counts, budget) {
+        let place = reused.or_else(|| self.counts.allocate(|bytes| budget.try_take(bytes)));
+        if let Some(number) = place {
+            *self.counts.get_mut(number) = *counts;
             return [*index, OUT_OF_LINE | u64::from(number)];
         }
         let newest = counts.iter().position(|count| *count > 0).unwrap_or(0);
@@ -170,11 +166,6 @@ impl OutOfLineStates {
         out_of_line_index(entry).map(|number| self.permits.get_mut(number))
     }
 
-    /// The same, read-only.
-    pub(super) fn permits_of(&self, entry: &TableEntry) -> Option<&PermitList> {
-        out_of_line_index(entry).map(|number| self.permits.get(number))
-    }
-
     /// The words of an entry with an empty list of permits, if there is memory for it.
     pub(super) fn permit_words(&mut self, budget: &Budget) -> Option<[u64; 2]> {
         let number = self.permits.allocate(|bytes| budget.try_take_for_permits(bytes))?;
@@ -198,7 +189,7 @@ impl OutOfLineStates {
 
     /// Releases the bytes that the permits of an entry no longer need. Returns the expiry of the last permit.
     pub(super) fn count_permits(&mut self, entry: &mut TableEntry, budget: &Budget) -> Nanos {
-        let Some(list) = self.permits_of(entry) else {
+        let Some(list) = self.permits(entry) else {
             return Nanos::ZERO;
         };
         let (bytes, last) = (list.bytes(), list.last_end());

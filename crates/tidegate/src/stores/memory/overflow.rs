@@ -19,6 +19,7 @@ use tidegate_core::units::Nanos;
 use super::block::Secs;
 use super::budget::Budget;
 use super::key::Key;
+use super::registry::Round;
 use super::shard::Shard;
 
 /// Number of counters that the subjects of one rate share.
@@ -33,52 +34,38 @@ pub(super) struct Overflow {
     in_use: AtomicU32,
 }
 
-/// The keys of the shared counters of one charge.
+/// The keys of what the subjects of one rule share, in one overflow shard.
 #[derive(Clone, Copy)]
-pub(super) struct SharedCounterKeys {
+pub(super) struct SharedKeys {
     pub(super) shard: usize,
     /// Shared with one subject in 4,096.
     pub(super) group: Key,
-    /// Shared with one subject in 16.
+    /// Shared with one subject in 16: all subjects of the shard.
     pub(super) last_resort: Key,
-    /// The phase of staggered windows of the shared counter: the same for every subject.
-    pub(super) seed: u64,
 }
 
-/// The subject that represents one subject in 4,096.
-pub(super) struct OverflowSubject {
-    pub(super) shard: usize,
-    pub(super) subject: Fingerprint,
-}
-
-impl OverflowSubject {
-    pub(super) fn of(subject: Fingerprint) -> OverflowSubject {
+impl SharedKeys {
+    /// `id_of` returns the id of the counter, or of the permits, of a subject.
+    pub(super) fn of(subject: Fingerprint, id_of: impl Fn(Fingerprint) -> u128) -> SharedKeys {
         let group = subject.seed() % GROUPS;
-        OverflowSubject { shard: group as usize % SHARDS, subject: Fingerprint::new(u128::from(group)) }
+        let shard = group as usize % SHARDS;
+        let key = |number: u64| Key::within_shard(id_of(Fingerprint::new(u128::from(number))));
+        SharedKeys { shard, group: key(group), last_resort: key(GROUPS + shard as u64) }
     }
 
-    /// The subject that represents one subject in 16: all subjects of a shard.
-    pub(super) fn last_resort(shard: usize) -> Fingerprint {
-        Fingerprint::new(u128::from(GROUPS + shard as u64))
+    pub(super) fn of_counter(charge: &Charge<'_>) -> SharedKeys {
+        SharedKeys::of(charge.subject, |subject| charge.rule.counter(subject, charge.rate))
     }
-}
 
-impl SharedCounterKeys {
-    pub(super) fn of(charge: &Charge<'_>) -> SharedCounterKeys {
-        let OverflowSubject { shard, subject } = OverflowSubject::of(charge.subject);
-        let key = |subject| Key::within_shard(charge.rule.counter(subject, charge.rate));
-        SharedCounterKeys {
-            shard,
-            group: key(subject),
-            last_resort: key(OverflowSubject::last_resort(shard)),
-            seed: shard as u64,
-        }
+    /// The phase of staggered windows of the shared counter: the same for every subject.
+    pub(super) fn seed(&self) -> u64 {
+        self.shard as u64
     }
 
     /// The charge as the shared counter applies it. Every subject has its own staggered windows; a shared count read
     /// under the windows of one subject and then of another would never stay.
     pub(super) fn shared_charge<'c>(&self, charge: &'c Charge<'_>) -> Charge<'c> {
-        Charge { limit: charge.limit.in_phase(Some(self.seed)), ..*charge }
+        Charge { limit: charge.limit.in_phase(Some(self.seed())), ..*charge }
     }
 
     /// The state of the shared counter, converted to be the first state of a counter of `limit`.
@@ -86,7 +73,7 @@ impl SharedCounterKeys {
         if !limit.is_staggered() {
             return state;
         }
-        let (shared_limit, mut state) = (limit.in_phase(Some(self.seed)), state);
+        let (shared_limit, mut state) = (limit.in_phase(Some(self.seed())), state);
         let at = shared_limit.advance(&mut state, now);
         limit.with_used(shared_limit.used(&state, at), now)
     }
@@ -147,11 +134,11 @@ impl Overflow {
         swept
     }
 
-    /// The tags of live counters.
-    pub(super) fn tags(&self, now: Secs, mut found: impl FnMut(u32)) {
+    /// Adds the tags of live counters to `round`.
+    pub(super) fn add_tags(&self, now: Secs, round: &mut Round) {
         for shard in &self.shards {
             let shard = shard.lock();
-            (0..shard.tables()).for_each(|table| shard.tags(table, now, &mut found));
+            round.extend((0..shard.tables()).flat_map(|table| shard.tags(table, now)));
         }
     }
 

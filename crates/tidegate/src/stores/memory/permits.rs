@@ -7,6 +7,7 @@
 //!
 //! Lock order: the shard of the subject, then the overflow shard.
 
+use parking_lot::MutexGuard;
 use tidegate_core::store::{PermitReply, PermitRequest, Source};
 use tidegate_core::units::Nanos;
 
@@ -15,61 +16,63 @@ use super::block::{Block, EntryKind, Secs, TableEntry};
 use super::budget::Budget;
 use super::counter_io::TimePoint;
 use super::key::Key;
-use super::overflow::OverflowSubject;
+use super::overflow::SharedKeys;
+use super::permit_list::PermitList;
 use super::shard::Shard;
 use crate::counted_permits::CountedPermits;
 
 /// Separates the keys of permits from those of counters.
 const PERMITS_DOMAIN: u128 = 0x736c_6f74_7320_6f66_206f_7065_6e20_776b;
 
-/// The keys of the permits of a subject without its own list, in one overflow shard.
-struct SharedPermits {
-    shard: usize,
-    /// A list that one subject in 4,096 shares.
-    list: Key,
-    /// Counted permits that one subject in 16 shares.
-    counted: Key,
-}
-
-impl SharedPermits {
-    fn of(permit: &PermitRequest<'_>) -> Self {
-        let OverflowSubject { shard, subject } = OverflowSubject::of(permit.subject);
-        let key = |subject| Key::within_shard(permit.rule.counter(subject, 0) ^ PERMITS_DOMAIN);
-        SharedPermits { shard, list: key(subject), counted: key(OverflowSubject::last_resort(shard)) }
-    }
+/// A locked shard with permits, at one moment.
+struct PermitShard<'s> {
+    shard: MutexGuard<'s, Shard>,
+    budget: &'s Budget,
+    /// The origin of expiries.
+    began: Nanos,
+    at: TimePoint,
 }
 
 /// There is no memory for one more permit.
 struct NoMemory;
 
 impl<C> MemoryStore<C> {
+    fn lock_own(&self, key: Key, now: Nanos) -> PermitShard<'_> {
+        let shard = self.shards[key.shard()].lock();
+        PermitShard { shard, budget: &self.budget, began: self.began, at: self.time_point(now) }
+    }
+
+    /// Locks the shard of permits that several subjects share: a list under `group`, and counted permits under
+    /// `last_resort`.
+    fn lock_overflow(&self, keys: SharedKeys, now: Nanos) -> PermitShard<'_> {
+        let shard = self.overflow.lock(keys.shard);
+        PermitShard { shard, budget: &self.overflow.budget, began: self.began, at: self.time_point(now) }
+    }
+
     /// Acquires or renews a permit. A denial acquires nothing.
     pub fn acquire_at(&self, permit: &PermitRequest<'_>, now: Nanos) -> PermitReply {
-        let (at, key) = (self.time_point(now), permits_key(permit));
-        let mut own = self.shards[key.shard()].lock();
-        let shared_permits = SharedPermits::of(permit);
-        if own.find(key).is_some() {
-            return self.acquire_own(&mut own, key, &shared_permits, permit, at);
+        let (key, keys) = (permits_key(permit), shared_keys(permit));
+        let mut own = self.lock_own(key, now);
+        if own.has(key) {
+            return self.acquire_own(&mut own, key, keys, permit);
         }
-        if !self.overflow.in_use() {
-            if let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget) {
-                return reply;
-            }
+        if !self.overflow.in_use()
+            && let Ok(reply) = own.acquire(key, permit, 0)
+        {
+            return reply;
         }
-        let mut shared = self.overflow.lock(shared_permits.shard);
-        let counted = self.counted(&shared, shared_permits.counted, now).count();
-        if count_open(&mut shared, shared_permits.list, now) + counted == 0 {
-            if let Ok(reply) = self.acquire_in(&mut own, key, permit, at, 0, &self.budget) {
-                return reply;
-            }
+        let mut shared = self.lock_overflow(keys, now);
+        let counted = shared.counted(keys.last_resort).count();
+        if shared.count_open(keys.group) + counted == 0
+            && let Ok(reply) = own.acquire(key, permit, 0)
+        {
+            return reply;
         }
-        let budget = &self.overflow.budget;
-        let reply = self.acquire_in(&mut shared, shared_permits.list, permit, at, counted, budget);
-        let reply = reply.unwrap_or_else(|NoMemory| {
-            let open = count_open(&mut shared, shared_permits.list, now);
-            self.add_counted(&mut shared, shared_permits.counted, permit, at, open).0
+        let reply = shared.acquire(keys.group, permit, counted).unwrap_or_else(|NoMemory| {
+            let open = shared.count_open(keys.group);
+            shared.add_counted(keys.last_resort, permit, open).0
         });
-        self.overflow.mark_used(shared_permits.shard);
+        self.overflow.mark_used(keys.shard);
         overflow_reply(reply)
     }
 
@@ -77,29 +80,24 @@ impl<C> MemoryStore<C> {
     /// have expired the subject is limited together with the others counted there.
     fn acquire_own(
         &self,
-        own: &mut Shard,
+        own: &mut PermitShard<'_>,
         key: Key,
-        shared_permits: &SharedPermits,
+        keys: SharedKeys,
         permit: &PermitRequest<'_>,
-        at: TimePoint,
     ) -> PermitReply {
-        let has_counted = counted_until(own, key) > at.now;
-        let counted = if has_counted {
-            let shared = self.overflow.lock(shared_permits.shard);
-            self.counted(&shared, shared_permits.counted, at.now).count()
-        } else {
-            0
-        };
-        match self.acquire_in(own, key, permit, at, counted, &self.budget) {
+        let now = own.at.now;
+        let has_counted = own.counted_until(key) > now;
+        let counted = if has_counted { self.lock_overflow(keys, now).counted(keys.last_resort).count() } else { 0 };
+        match own.acquire(key, permit, counted) {
             Ok(reply) if has_counted => overflow_reply(reply),
             Ok(reply) => reply,
             Err(NoMemory) => {
-                let open = count_open(own, key, at.now);
-                let mut shared = self.overflow.lock(shared_permits.shard);
-                let (reply, end) = self.add_counted(&mut shared, shared_permits.counted, permit, at, open);
-                self.overflow.mark_used(shared_permits.shard);
+                let open = own.count_open(key);
+                let mut shared = self.lock_overflow(keys, now);
+                let (reply, end) = shared.add_counted(keys.last_resort, permit, open);
+                self.overflow.mark_used(keys.shard);
                 if reply.granted {
-                    self.set_counted_until(own, key, end);
+                    own.set_counted_until(key, end);
                 }
                 overflow_reply(reply)
             }
@@ -109,30 +107,29 @@ impl<C> MemoryStore<C> {
     /// Renews a permit, wherever it is. Acquires none, except that a counted permit has no holder, so its renewal
     /// counts as another permit.
     pub fn renew_at(&self, permit: &PermitRequest<'_>, now: Nanos) -> PermitReply {
-        let (at, key) = (self.time_point(now), permits_key(permit));
-        let mut own = self.shards[key.shard()].lock();
-        let has_list = own.find(key).is_some();
-        let reply = self.extend(&mut own, key, permit, now, |_, new| new, &self.budget);
-        let may_be_shared = !has_list || counted_until(&own, key) > now;
+        let key = permits_key(permit);
+        let mut own = self.lock_own(key, now);
+        let has_list = own.has(key);
+        let reply = own.extend(key, permit, |_, new| new);
+        let may_be_shared = !has_list || own.counted_until(key) > now;
         if reply.granted || !may_be_shared || !self.overflow.in_use() {
             return reply;
         }
-        let shared_permits = SharedPermits::of(permit);
-        let mut shared = self.overflow.lock(shared_permits.shard);
-        let budget = &self.overflow.budget;
+        let keys = shared_keys(permit);
+        let mut shared = self.lock_overflow(keys, now);
         if !has_list {
-            let reply = self.extend(&mut shared, shared_permits.list, permit, now, |_, new| new, budget);
+            let reply = shared.extend(keys.group, permit, |_, new| new);
             if reply.granted {
                 return overflow_reply(reply);
             }
         }
-        let others = reply.in_use + count_open(&mut shared, shared_permits.list, now);
-        if self.counted(&shared, shared_permits.counted, now).count() == 0 {
+        let others = reply.in_use + shared.count_open(keys.group);
+        if shared.counted(keys.last_resort).count() == 0 {
             return overflow_reply(exact_reply(false, others));
         }
-        let (reply, end) = self.add_counted(&mut shared, shared_permits.counted, permit, at, others);
+        let (reply, end) = shared.add_counted(keys.last_resort, permit, others);
         if reply.granted && has_list {
-            self.set_counted_until(&mut own, key, end);
+            own.set_counted_until(key, end);
         }
         overflow_reply(reply)
     }
@@ -140,13 +137,12 @@ impl<C> MemoryStore<C> {
     /// Releases a permit. A release without a permit does nothing; a counted permit expires.
     pub fn release_at(&self, permit: &PermitRequest<'_>, now: Nanos) {
         let key = permits_key(permit);
-        let mut own = self.shards[key.shard()].lock();
-        if own.find(key).is_some() {
-            self.release_in(&mut own, key, permit, now, &self.budget);
+        let mut own = self.lock_own(key, now);
+        if own.has(key) {
+            own.release(key, permit.holder);
         } else if self.overflow.in_use() {
-            let shared_permits = SharedPermits::of(permit);
-            let mut shared = self.overflow.lock(shared_permits.shard);
-            self.release_in(&mut shared, shared_permits.list, permit, now, &self.overflow.budget);
+            let keys = shared_keys(permit);
+            self.lock_overflow(keys, now).release(keys.group, permit.holder);
         }
     }
 
@@ -154,165 +150,139 @@ impl<C> MemoryStore<C> {
     /// too.
     pub(super) fn release_all_at(&self, counter: u128, now: Nanos) -> u64 {
         let key = Key::of(counter ^ PERMITS_DOMAIN);
-        let mut own = self.shards[key.shard()].lock();
-        let open = count_open(&mut own, key, now);
-        if let Some(place) = own.find(key) {
-            own.remove(place, &self.budget);
-        }
+        let mut own = self.lock_own(key, now);
+        let open = own.count_open(key);
+        own.remove(key);
         u64::from(open)
+    }
+}
+
+impl PermitShard<'_> {
+    fn has(&self, key: Key) -> bool {
+        self.shard.find(key).is_some()
+    }
+
+    /// A list of permits, and its entry.
+    fn list(&mut self, key: Key) -> Option<(TableEntry, &mut PermitList)> {
+        let entry = self.shard.get(key)?;
+        let list = self.shard.out_of_line.permits(&entry)?;
+        Some((entry, list))
+    }
+
+    /// Drops expired permits of a list. Returns how many are open.
+    fn count_open(&mut self, key: Key) -> u32 {
+        let now = self.at.now;
+        self.list(key).map_or(0, |(_, list)| list.open(now))
+    }
+
+    /// Until when a subject has counted permits in addition to those of its own list.
+    fn counted_until(&mut self, key: Key) -> Nanos {
+        self.list(key).map_or(Nanos::ZERO, |(_, list)| list.counted_until)
+    }
+
+    /// Records that a subject with its own list has counted permits, too.
+    fn set_counted_until(&mut self, key: Key, end: Nanos) {
+        if let Some((entry, list)) = self.list(key) {
+            list.counted_until = list.counted_until.max(end);
+            self.write(entry);
+        }
     }
 
     /// Renews a permit of a list, or adds one if the open permits and `others` elsewhere are below the maximum.
-    fn acquire_in(
-        &self,
-        shard: &mut Shard,
-        key: Key,
-        permit: &PermitRequest<'_>,
-        at: TimePoint,
-        others: u32,
-        budget: &Budget,
-    ) -> Result<PermitReply, NoMemory> {
+    fn acquire(&mut self, key: Key, permit: &PermitRequest<'_>, others: u32) -> Result<PermitReply, NoMemory> {
         // A caller that restores remembered permits may know an older expiry.
-        let later = |until: Nanos, new: Nanos| until.max(new);
-        let renewed = self.extend(shard, key, permit, at.now, later, budget);
+        let renewed = self.extend(key, permit, Nanos::max);
         let open = renewed.in_use.saturating_add(others);
         if renewed.granted || open >= permit.max_permits {
             return Ok(PermitReply { in_use: open, ..renewed });
         }
-        let found = shard.find(key).map(|place| shard.entry(place));
+        let found = self.shard.get(key);
         let is_new = found.is_none();
-        let full = is_new && shard.ensure_room(key, at.secs, budget).is_err();
-        if full && !budget.fits_permits(Block::BYTES) {
-            return Err(NoMemory);
-        }
-        let new = || {
-            let words = shard.out_of_line.permit_words(budget)?;
-            Some(TableEntry { key, words, kind: EntryKind::Permits, expires: Secs::NEVER, tag: 0 })
-        };
-        let mut entry = found.or_else(new).ok_or(NoMemory)?;
-        let until = at.now.plus(permit.ttl);
-        if !shard.out_of_line.put_permit(&mut entry, permit.holder, until, budget) {
+        let mut entry = found.or_else(|| self.new_list(key)).ok_or(NoMemory)?;
+        let (until, budget) = (self.at.now.plus(permit.ttl), self.budget);
+        if !self.shard.out_of_line.put_permit(&mut entry, permit.holder, until, budget) {
             if is_new {
-                shard.out_of_line.release(&entry, budget);
+                self.shard.out_of_line.release(&entry, budget);
             }
             return Err(NoMemory);
         }
         if is_new {
-            shard.insert(&entry, at.secs, budget);
+            self.shard.insert(&entry, self.at.secs, budget);
         }
-        self.write_list(shard, entry, budget);
+        self.write(entry);
         Ok(exact_reply(true, open + 1))
     }
 
-    /// Extends a permit that is held. `ends` picks the expiry from the current and the requested one.
-    fn extend(
-        &self,
-        shard: &mut Shard,
-        key: Key,
-        permit: &PermitRequest<'_>,
-        now: Nanos,
-        ends: impl Fn(Nanos, Nanos) -> Nanos,
-        budget: &Budget,
-    ) -> PermitReply {
-        let open = count_open(shard, key, now);
-        let Some(place) = shard.find(key) else {
+    /// An empty list, if there is memory for it and its entry.
+    fn new_list(&mut self, key: Key) -> Option<TableEntry> {
+        let has_room = self.shard.ensure_room(key, self.at.secs, self.budget).is_ok();
+        if !has_room && !self.budget.fits_permits(Block::BYTES) {
+            return None;
+        }
+        let words = self.shard.out_of_line.permit_words(self.budget)?;
+        Some(TableEntry { key, words, kind: EntryKind::Permits, expires: Secs::NEVER, tag: 0 })
+    }
+
+    /// Extends a permit that is held. `end_of` picks the expiry from the current and the requested one.
+    fn extend(&mut self, key: Key, permit: &PermitRequest<'_>, end_of: fn(Nanos, Nanos) -> Nanos) -> PermitReply {
+        let (open, requested) = (self.count_open(key), self.at.now.plus(permit.ttl));
+        let held = self.list(key).and_then(|(entry, list)| Some((entry, list.end_of(permit.holder)?, list)));
+        let Some((entry, end, list)) = held else {
             return exact_reply(false, open);
         };
-        let entry = shard.entry(place);
-        let list = shard.out_of_line.permits(&entry);
-        let own = list.and_then(|list| Some((list.end_of(permit.holder)?, list)));
-        let Some((end, list)) = own else {
-            return exact_reply(false, open);
-        };
-        list.put(permit.holder, ends(end, now.plus(permit.ttl)));
-        self.write_list(shard, entry, budget);
+        list.put(permit.holder, end_of(end, requested));
+        self.write(entry);
         exact_reply(true, open)
     }
 
-    fn release_in(&self, shard: &mut Shard, key: Key, permit: &PermitRequest<'_>, now: Nanos, budget: &Budget) {
-        let open = count_open(shard, key, now);
-        let Some(place) = shard.find(key) else {
+    fn release(&mut self, key: Key, holder: u128) {
+        let (_drops_expired, now) = (self.count_open(key), self.at.now);
+        let Some((entry, list)) = self.list(key) else {
             return;
         };
-        let entry = shard.entry(place);
-        let Some(list) = shard.out_of_line.permits(&entry) else {
-            return;
-        };
-        list.remove(permit.holder);
-        if (open == 0 || list.len() == 0) && list.counted_until <= now {
-            shard.remove(place, budget);
+        list.remove(holder);
+        if list.len() == 0 && list.counted_until <= now {
+            self.remove(key);
         } else {
-            self.write_list(shard, entry, budget);
+            self.write(entry);
         }
     }
 
     /// Writes the entry of a list with the bytes it takes and the expiry of its last permit.
-    fn write_list(&self, shard: &mut Shard, mut entry: TableEntry, budget: &Budget) {
-        let last = shard.out_of_line.count_permits(&mut entry, budget);
+    fn write(&mut self, mut entry: TableEntry) {
+        let last = self.shard.out_of_line.count_permits(&mut entry, self.budget);
         entry.expires = Secs::expiry(self.began, last);
-        if let Some(place) = shard.find(entry.key) {
-            shard.set(place, &entry);
+        if let Some(place) = self.shard.find(entry.key) {
+            self.shard.set(place, &entry);
         }
     }
 
-    fn millis(&self, at: Nanos) -> u64 {
-        at.since(self.began).millis_up()
+    fn remove(&mut self, key: Key) {
+        if let Some(place) = self.shard.find(key) {
+            self.shard.remove(place, self.budget);
+        }
     }
 
-    fn counted(&self, shard: &Shard, key: Key, now: Nanos) -> CountedPermits {
-        let words = shard.find(key).map_or([0; 2], |place| shard.entry(place).words);
-        CountedPermits::read(words, now.since(self.began).get() / 1_000_000)
+    fn counted(&self, key: Key) -> CountedPermits {
+        let words = self.shard.get(key).map_or([0; 2], |entry| entry.words);
+        CountedPermits::read(words, self.at.now.since(self.began).get() / 1_000_000)
     }
 
     /// Counts a permit, if the counted permits and `others` elsewhere are below the maximum. Returns the expiry of the
     /// counted permits, too. Their entry is written even beyond the cap: there are 16 for a rule.
-    fn add_counted(
-        &self,
-        shard: &mut Shard,
-        key: Key,
-        permit: &PermitRequest<'_>,
-        at: TimePoint,
-        others: u32,
-    ) -> (PermitReply, Nanos) {
-        let mut counted = self.counted(shard, key, at.now);
+    fn add_counted(&mut self, key: Key, permit: &PermitRequest<'_>, others: u32) -> (PermitReply, Nanos) {
+        let mut counted = self.counted(key);
         let open = counted.count().saturating_add(others);
         if open >= permit.max_permits {
             return (exact_reply(false, open), Nanos::ZERO);
         }
-        counted.add(self.millis(at.now.plus(permit.ttl)));
+        counted.add(self.at.now.plus(permit.ttl).since(self.began).millis_up());
         let end = self.began.plus(Nanos::from_millis(counted.end_ms()));
-        let entry = TableEntry {
-            key,
-            words: counted.words(),
-            kind: EntryKind::Permits,
-            expires: Secs::expiry(self.began, end),
-            tag: 0,
-        };
-        match shard.find(key) {
-            Some(place) => shard.set(place, &entry),
-            None => shard.insert(&entry, at.secs, &self.overflow.budget),
-        }
+        let (words, expires) = (counted.words(), Secs::expiry(self.began, end));
+        let entry = TableEntry { key, words, kind: EntryKind::Permits, expires, tag: 0 };
+        self.shard.put(&entry, self.at.secs, self.budget);
         (exact_reply(true, open + 1), end)
     }
-
-    /// Records that a subject with its own list has counted permits, too.
-    fn set_counted_until(&self, own: &mut Shard, key: Key, end: Nanos) {
-        let Some(place) = own.find(key) else {
-            return;
-        };
-        let entry = own.entry(place);
-        if let Some(list) = own.out_of_line.permits(&entry) {
-            list.counted_until = list.counted_until.max(end);
-        }
-        self.write_list(own, entry, &self.budget);
-    }
-}
-
-/// Until when a subject has counted permits in addition to those of its own list.
-fn counted_until(shard: &Shard, key: Key) -> Nanos {
-    let entry = shard.find(key).map(|place| shard.entry(place));
-    let list = entry.and_then(|entry| shard.out_of_line.permits_of(&entry));
-    list.map_or(Nanos::ZERO, |list| list.counted_until)
 }
 
 fn exact_reply(granted: bool, open: u32) -> PermitReply {
@@ -324,15 +294,10 @@ fn overflow_reply(reply: PermitReply) -> PermitReply {
     PermitReply { source: Source::Overflow, ..reply }
 }
 
-/// Drops expired permits of a list. Returns how many are open.
-fn count_open(shard: &mut Shard, key: Key, now: Nanos) -> u32 {
-    let Some(place) = shard.find(key) else {
-        return 0;
-    };
-    let entry = shard.entry(place);
-    shard.out_of_line.permits(&entry).map_or(0, |list| list.open(now))
-}
-
 fn permits_key(permit: &PermitRequest<'_>) -> Key {
     Key::of(permit.counter() ^ PERMITS_DOMAIN)
+}
+
+fn shared_keys(permit: &PermitRequest<'_>) -> SharedKeys {
+    SharedKeys::of(permit.subject, |subject| permit.rule.counter(subject, 0) ^ PERMITS_DOMAIN)
 }

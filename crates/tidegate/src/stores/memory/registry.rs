@@ -85,7 +85,7 @@ impl Registry {
             limits.begin();
             // Limits that a shard noted before may be dropped after this round: it must note them again.
             self.generation.fetch_add(1, Ordering::AcqRel);
-            Round::default()
+            Round::new()
         })
     }
 
@@ -93,7 +93,7 @@ impl Registry {
     pub(super) fn end_round(&self, round: &Round) {
         let mut limits = self.limits.write();
         let mut old = std::mem::take(&mut limits.old);
-        old.retain(|tag, _| round.in_use.contains(tag));
+        old.retain(|tag, _| round.contains(tag));
         for (tag, limit) in old {
             limits.young.entry(tag).or_insert(limit);
         }
@@ -109,17 +109,7 @@ impl Registry {
 }
 
 /// The tags found in live counters.
-#[derive(Default)]
-pub(super) struct Round {
-    in_use: HashSet<u32>,
-}
-
-impl Round {
-    /// Records that a live counter has this tag.
-    pub(super) fn found(&mut self, tag: u32) {
-        self.in_use.insert(tag);
-    }
-}
+pub(super) type Round = HashSet<u32>;
 
 #[cfg(test)]
 mod tests {
@@ -158,7 +148,7 @@ mod tests {
         registry.note(&limit(9_000), &mut recent);
         note_all(&registry, 1..=9_000);
         let mut round = registry.begin_round().expect("there are many");
-        round.found(limit(1).tag());
+        round.insert(limit(1).tag());
         assert_eq!(registry.get(limit(2).tag()), Some(limit(2)));
         registry.note(&limit(9_000), &mut recent);
         registry.end_round(&round);

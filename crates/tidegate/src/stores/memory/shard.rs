@@ -67,6 +67,11 @@ impl Shard {
         self.tables[place.table].entry(place.slot)
     }
 
+    /// The entry of `key`.
+    pub(super) fn get(&self, key: Key) -> Option<TableEntry> {
+        self.find(key).map(|place| self.entry(place))
+    }
+
     #[inline]
     pub(super) fn entry_mut(&mut self, place: Position) -> EntryMut<'_> {
         self.tables[place.table].entry_mut(place.slot)
@@ -91,6 +96,14 @@ impl Shard {
             if self.make_room(table, now, budget).is_err() {
                 self.force_grow(table, budget);
             }
+        }
+    }
+
+    /// Overwrites the entry with the same key, or inserts it, beyond the budget if there is no room.
+    pub(super) fn put(&mut self, entry: &TableEntry, now: Secs, budget: &Budget) {
+        match self.find(entry.key) {
+            Some(place) => self.set(place, entry),
+            None => self.insert(entry, now, budget),
         }
     }
 
@@ -199,10 +212,9 @@ impl Shard {
     }
 
     /// The tags of the live entries of one table.
-    pub(super) fn tags(&self, table: usize, now: Secs, found: impl FnMut(u32)) {
+    pub(super) fn tags(&self, table: usize, now: Secs) -> impl Iterator<Item = u32> {
         let entries = self.tables.get(table).into_iter().flat_map(CounterTable::entries);
-        let live = entries.filter(|entry| entry.expires > now);
-        live.map(|entry| entry.tag).for_each(found);
+        entries.filter(move |entry| entry.expires > now).map(|entry| entry.tag)
     }
 
     /// Drops expired entries of one table and returns the blocks it no longer needs. Returns the number of dropped

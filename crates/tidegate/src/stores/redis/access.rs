@@ -90,9 +90,7 @@ impl Access {
         };
         client.map_err(|error| RedisStoreError::needs_operator("bad certificate", &error.to_string(), PEM))
     }
-}
 
-impl Access {
     /// The password, if it is part of the URL. It is removed from any text of a server.
     pub(super) fn secret(&self) -> Option<&str> {
         match &self.password {

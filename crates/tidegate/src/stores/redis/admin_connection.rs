@@ -12,16 +12,18 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::call_id::CallIds;
-use super::closing_error::or_closing_error;
-use super::connection_pool::RedisConfig;
+use super::connect_error::explained;
+use super::connection::{RedisReply, SentCall};
+use super::connection_pool::{RedisConfig, ScriptCall};
 use super::error::RedisStoreError;
-use super::plan::{ScriptPlan, Spending};
+use super::heartbeat::registered_nodes;
+use super::plan::ScriptPlan;
+use super::reply_parts::time_of;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::scripts::{self, LoadedScript};
 use super::secret::{self, StoredSecret};
-use super::tls_detection::or_no_tls;
-use super::topology::{RedisServer, ServerKeys};
-use super::{heartbeat, port, rejected};
+use super::topology::RedisServer;
+use super::{port, rejected};
 use crate::secret::Secret;
 
 /// A connection to one server.
@@ -30,7 +32,7 @@ pub struct AdminConnection {
     password: Option<String>,
     address: String,
     database: i64,
-    keys: ServerKeys,
+    server: RedisServer,
 }
 
 /// A reply of a server.
@@ -44,17 +46,6 @@ pub enum RespValue {
     Text(Vec<u8>),
     /// Several values.
     List(Vec<RespValue>),
-}
-
-/// A script of the store.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ScriptText {
-    /// The name.
-    pub name: &'static str,
-    /// The hash by which the server knows it.
-    pub hash: String,
-    /// The text that is loaded.
-    pub text: &'static str,
 }
 
 /// A node in the register.
@@ -74,19 +65,18 @@ impl AdminConnection {
         let database = login.db();
         let connection_config = config.connection_config();
         let connected = client.get_multiplexed_async_connection_with_config(&connection_config);
-        let connection = match connected.await {
-            Ok(connection) => connection,
+        let pinged = async {
+            let mut connection = connected.await?;
+            redis::cmd("PING").exec_async(&mut connection).await?;
+            Ok(connection)
+        };
+        let (server, address) = (server.clone(), server.address());
+        match pinged.await {
+            Ok(connection) => Ok(AdminConnection { connection, password, address, database, server }),
             Err(error) => {
                 let error = RedisStoreError::from_redis(&error, password.as_deref());
-                let error = or_closing_error(error, &server.address, &server.access).await;
-                return Err(or_no_tls(error, &server.address, &server.access).await);
+                Err(explained(error, &server.address, &server.access).await)
             }
-        };
-        let admin =
-            AdminConnection { connection, password, address: server.address(), database, keys: server.keys.clone() };
-        match admin.query(&[b"PING"]).await {
-            Ok(_) => Ok(admin),
-            Err(error) => Err(or_closing_error(error, &server.address, &server.access).await),
         }
     }
 
@@ -102,12 +92,12 @@ impl AdminConnection {
 
     /// The hash tag that a key must have to be on this primary of a cluster; none where the server has every key.
     pub fn tag(&self) -> Option<&str> {
-        self.keys.tag.as_deref()
+        self.server.tag.as_deref()
     }
 
     /// Whether the store's secret is on this server.
     pub fn has_secret(&self) -> bool {
-        self.keys.has_secret
+        self.server.has_secret
     }
 
     /// Sends one command.
@@ -155,18 +145,12 @@ impl AdminConnection {
     /// # Errors
     /// When the server replies with an error, or does not reply.
     pub async fn nodes(&self) -> Result<Vec<RegisteredNode>, RedisStoreError> {
-        let now = self.time().await?;
-        let found = self.query(&[b"HGETALL", &self.keys.register]).await?;
-        let (Some(now), RespValue::List(fields)) = (now, found) else {
+        let Some(now) = self.time().await? else {
             return Ok(Vec::new());
         };
-        let pairs = fields.chunks_exact(2);
-        let nodes = pairs.filter_map(|pair| {
-            let (node, at) = heartbeat::parse_heartbeat(pair[0].text()?, pair[1].text()?)?;
-            let ago = now.since(at);
-            Some(RegisteredNode { node, ago })
-        });
-        Ok(nodes.collect())
+        let register = self.query_value(&command(&[b"HGETALL", &self.server.register])).await?;
+        let nodes = registered_nodes(&register).into_iter();
+        Ok(nodes.map(|(node, at)| RegisteredNode { node, ago: now.since(at) }).collect())
     }
 
     /// The server's time, if the reply is a valid one.
@@ -174,24 +158,12 @@ impl AdminConnection {
     /// # Errors
     /// When the server replies with an error, or does not reply.
     pub async fn time(&self) -> Result<Option<Nanos>, RedisStoreError> {
-        let RespValue::List(parts) = self.query(&[b"TIME"]).await? else {
-            return Ok(None);
-        };
-        let part = |at: usize| parts.get(at)?.text()?.parse::<u64>().ok();
-        let (secs, micros) = (part(0), part(1));
-        let micros = micros.map(|micros| Nanos::new(micros.saturating_mul(1_000)));
-        let time = secs.zip(micros);
-        Ok(time.map(|(secs, micros)| Nanos::from_secs(secs).plus(micros)))
+        Ok(time_of(&self.query_value(&redis::cmd("TIME")).await?))
     }
 
     /// The scripts that the store runs.
-    pub fn scripts() -> Vec<ScriptText> {
-        let each = scripts::ALL.into_iter().map(|script| ScriptText {
-            name: script.name,
-            hash: LoadedScript::new(script, script.text).hash,
-            text: script.text,
-        });
-        each.collect()
+    pub fn scripts() -> Vec<LoadedScript> {
+        scripts::ALL.map(LoadedScript::shipped).into()
     }
 
     /// Charges a limit of 1 twice, in a record under `key`, with the charge script. True if the first charge was
@@ -221,17 +193,12 @@ impl AdminConnection {
 
     async fn charge(&self, set: &ChargeSet<'_>, key: &[u8]) -> Result<bool, StoreError> {
         let script = scripts::CHARGE;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, Nanos::ZERO);
+        let plan = ScriptPlan::new(&set.charges, ChargeIntent::Charge, Nanos::ZERO);
         let plan = plan.map_err(|error| rejected(script, error))?;
-        let mut call = redis::cmd("EVALSHA");
-        call.arg(LoadedScript::new(script, script.text).hash).arg(1).arg(key);
-        for argument in plan.arguments(&[]) {
-            call.arg(argument);
-        }
-        let id = CallIds::new().next();
-        call.arg(id.bytes());
-        let reply = self.query_value(&call).await;
-        let reply = reply.and_then(|reply| id.strip(reply).ok_or_else(RedisStoreError::reply_mismatch));
+        let call = ScriptCall { script, keys: &[key.to_vec()], arguments: plan.arguments(&[]) };
+        let sent = SentCall::new(CallIds::new().next(), "EVALSHA", &LoadedScript::shipped(script).hash, &call);
+        let reply = self.query_value(&sent.command).await;
+        let reply = reply.and_then(|reply| sent.id.strip(reply).ok_or(RedisStoreError::REPLY_MISMATCH));
         let value = reply.map_err(|error| error.into_store_error(script.name, Nanos::ZERO))?;
         let reply = ScriptReply::read(value).map_err(|error| rejected(script, error))?;
         if reply.is_only_time() {
@@ -240,7 +207,7 @@ impl AdminConnection {
         Ok(port::decide_from_reply(script, set, &plan, &reply, ChargeIntent::Charge)?.admitted)
     }
 
-    async fn query_value(&self, command: &Cmd) -> Result<Value, RedisStoreError> {
+    async fn query_value(&self, command: &Cmd) -> RedisReply {
         let mut connection = self.connection.clone();
         let reply = command.query_async(&mut connection).await;
         reply.map_err(|error| self.to_error(&error))

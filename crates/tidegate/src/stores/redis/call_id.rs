@@ -4,7 +4,6 @@
 //! the server drops or repeats a reply, every later reply on that connection belongs to another call. So
 //! each call carries an id, the server returns it, and a reply with another id is never used.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use redis::{Cmd, Value};
@@ -13,16 +12,15 @@ use redis::{Cmd, Value};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CallId([u8; 4]);
 
-/// Generates the ids of one server's connections. Clones share one sequence.
-#[derive(Clone)]
-pub(super) struct CallIds(Arc<AtomicU32>);
+/// Generates the ids of one server's connections.
+pub(super) struct CallIds(AtomicU32);
 
 impl CallIds {
     /// A sequence with a random start, so that two nodes behind one proxy hardly have the same ids.
     pub(super) fn new() -> Self {
         let mut start = [0; 4];
         let _starts_at_0_without_randomness = getrandom::fill(&mut start);
-        CallIds(Arc::new(AtomicU32::new(u32::from_le_bytes(start))))
+        CallIds(AtomicU32::new(u32::from_le_bytes(start)))
     }
 
     pub(super) fn next(&self) -> CallId {

@@ -8,7 +8,7 @@
 use std::future::pending;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -20,30 +20,35 @@ use tokio::sync::Notify;
 
 use super::access::RedisAddress;
 use super::call_id::{CallId, CallIds};
-use super::closing_error::or_closing_error;
+use super::connect_error::explained;
 use super::connect_target::ConnectTarget;
 use super::connection_gate::ConnectionGate;
+use super::connection_pool::ScriptCall;
 use super::error::{Action, RedisStoreError};
 use super::liveness::{Liveness, LivenessEffect};
 use super::primary_fence::PrimaryFence;
 use super::redirect::SendMode;
 use super::scripts::LoadedScript;
-use super::tls_detection::or_no_tls;
+
+/// The reply to one command.
+pub(super) type RedisReply = Result<Value, RedisStoreError>;
+
+/// What all connections to one server share.
+pub(super) struct ServerContext {
+    pub(super) target: ConnectTarget,
+    pub(super) config: AsyncConnectionConfig,
+    pub(super) fence: PrimaryFence,
+    pub(super) scripts: Arc<[LoadedScript]>,
+    pub(super) gate: Arc<ConnectionGate>,
+    pub(super) call_ids: CallIds,
+}
 
 /// A connection that may be established or not.
 pub(super) struct ManagedConnection {
-    target: ConnectTarget,
-    fence: Arc<PrimaryFence>,
-    scripts: Arc<[LoadedScript]>,
-    config: AsyncConnectionConfig,
+    pub(super) server: Arc<ServerContext>,
     active: ArcSwapOption<ActiveConnection>,
     /// Why there is no connection.
     last_error: ArcSwapOption<RedisStoreError>,
-    broken: Notify,
-    gate: Arc<ConnectionGate>,
-    call_ids: CallIds,
-    /// When the server has finished a command that blocks the connection on purpose.
-    blocked_until: Mutex<Option<Instant>>,
 }
 
 /// A future that is polled beside others.
@@ -55,9 +60,19 @@ pub(super) struct SentCall {
     pub(super) id: CallId,
 }
 
+impl SentCall {
+    /// `script` is the hash or the text, as `verb` requires.
+    pub(super) fn new(id: CallId, verb: &str, script: &str, call: &ScriptCall<'_>) -> SentCall {
+        let mut command = redis::cmd(verb);
+        command.arg(script).arg(call.keys.len()).arg(call.keys).arg(&call.arguments).arg(id.bytes());
+        SentCall { command, id }
+    }
+}
+
 /// An established connection.
 pub(super) struct ActiveConnection {
-    pub(super) connection: MultiplexedConnection,
+    server: Arc<ServerContext>,
+    connection: MultiplexedConnection,
     /// Whether the server supports `EVAL_RO`.
     pub(super) read_only: bool,
     /// Identifies one run of one server. A replica that takes over has a run of its own.
@@ -66,181 +81,107 @@ pub(super) struct ActiveConnection {
     address: RedisAddress,
     /// The password that it was opened with.
     secret: Option<String>,
-    /// Notified when the connection ends, for callers that wait for a reply which they can request again.
+    /// Why it was given up.
+    failure: OnceLock<RedisStoreError>,
+    /// Notified when it is given up, for callers that wait for a reply which they can request again.
     ended: Notify,
+    /// When the server has finished a command that blocks the connection on purpose.
+    blocked_until: Mutex<Option<Instant>>,
 }
 
 impl ManagedConnection {
-    /// A connection to `target`. `gate` is notified whenever it is established.
-    pub(super) fn new(
-        target: ConnectTarget,
-        fence: Arc<PrimaryFence>,
-        config: AsyncConnectionConfig,
-        scripts: Arc<[LoadedScript]>,
-        gate: Arc<ConnectionGate>,
-        call_ids: CallIds,
-    ) -> Self {
-        ManagedConnection {
-            target,
-            fence,
-            scripts,
-            config,
-            active: ArcSwapOption::empty(),
-            last_error: ArcSwapOption::empty(),
-            broken: Notify::new(),
-            gate,
-            call_ids,
-            blocked_until: Mutex::new(None),
-        }
-    }
-
-    /// Announces a command that blocks the connection for up to `span`.
-    pub(super) fn expect_block_for(&self, span: Duration) {
-        *self.blocked_until.lock() = Some(Instant::now() + span);
+    pub(super) fn new(server: &Arc<ServerContext>) -> Arc<Self> {
+        let (active, last_error) = (ArcSwapOption::empty(), ArcSwapOption::empty());
+        Arc::new(ManagedConnection { server: Arc::clone(server), active, last_error })
     }
 
     /// The connection, if it is established and its run is current.
     pub(super) fn active(&self) -> Option<Arc<ActiveConnection>> {
         let active = self.active.load_full();
-        active.filter(|active| self.fence.is_current(active.run))
+        active.filter(|active| active.failure.get().is_none() && active.is_current())
     }
 
     /// The last connection error.
-    pub(super) fn last_error(&self) -> Option<Arc<RedisStoreError>> {
-        self.last_error.load_full()
+    pub(super) fn last_error(&self) -> Option<RedisStoreError> {
+        let active = self.active.load();
+        let failure = active.as_ref().and_then(|active| active.failure.get().cloned());
+        failure.or_else(|| self.last_error.load().as_deref().cloned())
     }
 
-    /// Sends a plain command. Its reply has no id, so a ping that returns one follows it: the ping's reply is in
-    /// its place only if the command's reply is too. Stops waiting when the connection ends: unlike a charge, a
-    /// plain command can be sent again.
-    pub(super) async fn send(
-        &self,
-        active: &Arc<ActiveConnection>,
-        command: &Cmd,
-        mode: SendMode,
-    ) -> Result<Value, RedisStoreError> {
-        let id = self.call_ids.next();
-        let mut pipeline = with_mode(command, mode);
-        pipeline.add_command(id.ping());
-        let ended = active.ended.notified();
-        let mut replies = tokio::select! {
-            biased;
-            replies = self.send_all(active, &pipeline) => replies?,
-            () = ended => return Err(RedisStoreError::not_connected(self.last_error().as_deref())),
-        };
-        let echo = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
-        let none = Err(RedisStoreError::not_connected(None));
-        let reply = replies.into_iter().reduce(Result::and).unwrap_or(none);
-        self.before_ping(active, id, echo, reply)
-    }
-
-    /// Checks the reply to a plain command: the ping with this id directly followed the command.
-    pub(super) fn before_ping(
-        &self,
-        active: &Arc<ActiveConnection>,
-        id: CallId,
-        echo: Result<Value, RedisStoreError>,
-        reply: Result<Value, RedisStoreError>,
-    ) -> Result<Value, RedisStoreError> {
-        match echo {
-            Ok(echo) if id.is_echoed_by(&echo) => reply,
-            Ok(_) => Err(self.reply_mismatch(active)),
-            // A server that rejects the ping rejects the command too. If it did not, nothing shows to which
-            // call the reply belongs.
-            Err(error) => reply.and(Err(error)),
+    /// Makes a new connection current until it is given up or replaced. Returns the replacement, if there is one.
+    async fn serve(&self, active: ActiveConnection) -> Option<ActiveConnection> {
+        let active = Arc::new(active);
+        self.server.fence.set_current(active.run);
+        if let Some(replaced) = self.active.swap(Some(Arc::clone(&active))) {
+            replaced.give_up(RedisStoreError::NOT_CONNECTED);
         }
-    }
-
-    /// The id of the next call on this connection.
-    pub(super) fn next_id(&self) -> CallId {
-        self.call_ids.next()
-    }
-
-    /// Sends a script call. Returns its reply without the call id.
-    pub(super) async fn send_call(
-        &self,
-        active: &Arc<ActiveConnection>,
-        call: &SentCall,
-        mode: SendMode,
-    ) -> Result<Value, RedisStoreError> {
-        let reply = match mode {
-            SendMode::Plain => {
-                let mut connection = active.connection.clone();
-                let reply = call.command.query_async(&mut connection).await;
-                let reply = reply.map_err(|error| self.handle_error(active, &error))?;
-                self.if_current(active, reply)?
-            }
-            SendMode::Asking => {
-                let replies = self.send_all(active, &with_mode(&call.command, mode)).await?;
-                let none = Err(RedisStoreError::not_connected(None));
-                replies.into_iter().reduce(Result::and).unwrap_or(none)?
-            }
-        };
-        self.matching_reply(active, call.id, reply)
-    }
-
-    /// Sends several commands in one pipeline; one reply for each.
-    pub(super) async fn send_all(
-        &self,
-        active: &Arc<ActiveConnection>,
-        pipeline: &Pipeline,
-    ) -> Result<Vec<Result<Value, RedisStoreError>>, RedisStoreError> {
-        let mut connection = active.connection.clone();
-        let replies: RedisResult<Vec<RedisResult<Value>>> = pipeline.query_async(&mut connection).await;
-        let replies = replies.map_err(|error| self.handle_error(active, &error))?;
-        let replies = self.if_current(active, replies)?.into_iter();
-        let read = |reply: RedisResult<Value>| reply.map_err(|error| self.handle_error(active, &error));
-        Ok(replies.map(read).collect())
-    }
-
-    /// The reply of the script call with this id, without the id. Any other reply ends the connection.
-    pub(super) fn matching_reply(
-        &self,
-        active: &Arc<ActiveConnection>,
-        id: CallId,
-        reply: Value,
-    ) -> Result<Value, RedisStoreError> {
-        id.strip(reply).ok_or_else(|| self.reply_mismatch(active))
-    }
-
-    /// Gives up a connection on which a reply belonged to another call.
-    pub(super) fn reply_mismatch(&self, active: &Arc<ActiveConnection>) -> RedisStoreError {
-        let error = RedisStoreError::reply_mismatch();
-        self.give_up(active, error.clone());
-        error
-    }
-
-    /// Returns `reply` if its server's run is still current.
-    pub(super) fn if_current<T>(&self, active: &Arc<ActiveConnection>, reply: T) -> Result<T, RedisStoreError> {
-        if self.fence.is_current(active.run) { Ok(reply) } else { Err(RedisStoreError::no_primary()) }
-    }
-
-    /// Converts an error. Gives the connection up if it is of no more use.
-    pub(super) fn handle_error(&self, active: &Arc<ActiveConnection>, error: &RedisError) -> RedisStoreError {
-        let error = RedisStoreError::from_redis(error, active.secret.as_deref());
-        if error.action() == Action::FindPrimary {
-            self.fence.clear(active.run);
-        }
-        if error.ends_connection() {
-            self.give_up(active, error.clone());
-        }
-        error
-    }
-
-    fn give_up(&self, active: &Arc<ActiveConnection>, error: RedisStoreError) {
-        let current = self.active.load();
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, active)) {
-            self.last_error.store(Some(Arc::new(error)));
+        self.server.gate.connected.notify_waiters();
+        let replacement = self.watch(&active).await;
+        if replacement.is_none() {
+            self.last_error.store(active.failure.get().cloned().map(Arc::new));
             self.active.store(None);
-            active.ended.notify_waiters();
-            self.broken.notify_one();
         }
+        replacement
     }
 
+    /// Watches a connection until it is given up or replaced: it broke, it went silent, or the primary is
+    /// elsewhere. Returns the replacement, if there is one.
+    async fn watch(&self, active: &ActiveConnection) -> Option<ActiveConnection> {
+        let mut liveness = Liveness::new(Instant::now());
+        let mut ping: PolledFuture<'_, RedisReply> = None;
+        let mut second: PolledFuture<'_, Result<ActiveConnection, RedisStoreError>> = None;
+        loop {
+            // Registered before the checks, so that nothing that happens during them is missed.
+            let (changed, ended) = (self.server.fence.changed(), active.ended.notified());
+            if !active.is_current() {
+                active.give_up(RedisStoreError::NO_PRIMARY);
+            }
+            if active.failure.get().is_some() {
+                return None;
+            }
+            let effect = tokio::select! {
+                // A reply of the first connection counts before the second one.
+                biased;
+                () = ended => LivenessEffect::None,
+                () = changed => LivenessEffect::None,
+                () = self.server.target.changed_from(Some(&active.address)) => {
+                    self.server.fence.clear(active.run);
+                    LivenessEffect::None
+                }
+                reply = next(&mut ping) => match reply {
+                    Err(error) if error.is_silence() => liveness.ping_expired(),
+                    Ok(_) | Err(_) => liveness.replied(Instant::now()),
+                },
+                connected = next(&mut second) => match connected {
+                    Ok(replacement) => return Some(replacement),
+                    Err(error) => {
+                        let effect = liveness.connect_failed(Instant::now(), error.evidence());
+                        self.last_error.store(Some(Arc::new(error)));
+                        effect
+                    }
+                },
+                () = sleep_until(liveness.wakes_at()) => {
+                    liveness.timer(Instant::now(), *active.blocked_until.lock())
+                }
+            };
+            match effect {
+                LivenessEffect::None => {}
+                LivenessEffect::Ping => ping = Some(Box::pin(active.ping())),
+                LivenessEffect::Connect => second = Some(Box::pin(self.server.connect())),
+                LivenessEffect::StopConnecting => second = None,
+                LivenessEffect::GiveUp => {
+                    active.give_up(self.last_error().unwrap_or(RedisStoreError::NOT_CONNECTED));
+                }
+            }
+        }
+    }
+}
+
+impl ServerContext {
     /// Resolves the address of the server and connects to it.
-    async fn connect(&self) -> Result<ActiveConnection, RedisStoreError> {
-        let address = self.target.find().await?;
-        let client = self.target.access().client(&address)?;
+    async fn connect(self: &Arc<Self>) -> Result<ActiveConnection, RedisStoreError> {
+        let (address, access) = (self.target.find().await?, self.target.access());
+        let client = access.client(&address)?;
         let secret = client.get_connection_info().redis_settings().password();
         let secret = secret.map(str::to_owned);
         // The timeout bounds every step, so that the task is never stuck.
@@ -250,16 +191,24 @@ impl ManagedConnection {
             Ok(handshake) => handshake,
             Err(error) => {
                 let error = RedisStoreError::from_redis(&error, secret.as_deref());
-                let access = self.target.access();
-                let error = or_closing_error(error, &address, access).await;
-                return Err(or_no_tls(error, &address, access).await);
+                return Err(explained(error, &address, access).await);
             }
         };
         let is_primary = info.lines().any(|line| line == "role:master");
         if !self.target.accepts(&address, is_primary) {
-            return Err(RedisStoreError::no_primary());
+            return Err(RedisStoreError::NO_PRIMARY);
         }
-        Ok(ActiveConnection { connection, read_only, run: run_id(&info), address, secret, ended: Notify::new() })
+        Ok(ActiveConnection {
+            server: Arc::clone(self),
+            connection,
+            read_only,
+            run: run_id(&info),
+            address,
+            secret,
+            failure: OnceLock::new(),
+            ended: Notify::new(),
+            blocked_until: Mutex::new(None),
+        })
     }
 
     /// Connects, detects the server's features, and loads the scripts.
@@ -279,78 +228,122 @@ impl ManagedConnection {
         }
         Ok((connection, read_only, info))
     }
+}
 
-    /// Makes a new connection current until it is given up or replaced. Returns the replacement, if there is one.
-    async fn serve(&self, active: ActiveConnection) -> Option<ActiveConnection> {
-        let active = Arc::new(active);
-        self.fence.set_current(active.run);
-        if let Some(replaced) = self.active.swap(Some(Arc::clone(&active))) {
-            replaced.ended.notify_waiters();
-        }
-        self.gate.connected.notify_waiters();
-        self.watch(&active).await
+impl ActiveConnection {
+    /// Announces a command that blocks the connection for up to `span`.
+    pub(super) fn expect_block_for(&self, span: Duration) {
+        *self.blocked_until.lock() = Some(Instant::now() + span);
     }
 
-    /// Watches a connection until it is given up or replaced: it broke, it went silent, or the primary is
-    /// elsewhere. Returns the replacement, if there is one.
-    async fn watch(&self, active: &Arc<ActiveConnection>) -> Option<ActiveConnection> {
-        let mut liveness = Liveness::new(Instant::now());
-        let mut ping: PolledFuture<'_, Result<Value, RedisStoreError>> = None;
-        let mut second: PolledFuture<'_, Result<ActiveConnection, RedisStoreError>> = None;
-        loop {
-            let changed = self.fence.changed();
-            if self.active.load().is_none() {
-                return None;
-            }
-            if !self.fence.is_current(active.run) {
-                self.give_up(active, RedisStoreError::no_primary());
-                return None;
-            }
-            let effect = tokio::select! {
-                // A reply of the first connection counts before the second one.
-                biased;
-                () = self.broken.notified() => LivenessEffect::None,
-                () = changed => LivenessEffect::None,
-                () = self.target.changed_from(Some(&active.address)) => {
-                    self.fence.clear(active.run);
-                    LivenessEffect::None
-                }
-                reply = next(&mut ping) => match reply {
-                    Err(error) if error.is_silence() => liveness.ping_expired(),
-                    Ok(_) | Err(_) => liveness.replied(Instant::now()),
-                },
-                connected = next(&mut second) => match connected {
-                    Ok(replacement) => return Some(replacement),
-                    Err(error) => {
-                        let effect = liveness.connect_failed(Instant::now(), error.evidence());
-                        self.last_error.store(Some(Arc::new(error)));
-                        effect
-                    }
-                },
-                () = sleep_until(liveness.wakes_at()) => {
-                    liveness.timer(Instant::now(), *self.blocked_until.lock())
-                }
-            };
-            match effect {
-                LivenessEffect::None => {}
-                LivenessEffect::Ping => ping = Some(Box::pin(self.ping(active))),
-                LivenessEffect::Connect => second = Some(Box::pin(self.connect())),
-                LivenessEffect::StopConnecting => second = None,
-                LivenessEffect::GiveUp => {
-                    let error = RedisStoreError::not_connected(self.last_error().as_deref());
-                    self.give_up(active, error);
-                }
-            }
+    /// Sends a plain command. Its reply has no id, so a ping that returns one follows it: the ping's reply is in
+    /// its place only if the command's reply is too. Stops waiting when the connection ends: unlike a charge, a
+    /// plain command can be sent again.
+    pub(super) async fn send(&self, command: &Cmd, mode: SendMode) -> RedisReply {
+        let id = self.next_id();
+        let mut pipeline = with_mode(command, mode);
+        pipeline.add_command(id.ping());
+        let ended = self.ended.notified();
+        let mut replies = tokio::select! {
+            biased;
+            replies = self.send_all(&pipeline) => replies?,
+            () = ended => return Err(self.failure.get().cloned().unwrap_or(RedisStoreError::NOT_CONNECTED)),
+        };
+        let echo = or_missing(replies.pop());
+        let reply = or_missing(replies.into_iter().reduce(Result::and));
+        self.before_ping(id, echo, reply)
+    }
+
+    /// Checks the reply to a plain command: the ping with this id directly followed the command.
+    pub(super) fn before_ping(&self, id: CallId, echo: RedisReply, reply: RedisReply) -> RedisReply {
+        match echo {
+            Ok(echo) if id.is_echoed_by(&echo) => reply,
+            Ok(_) => Err(self.reply_mismatch()),
+            // A server that rejects the ping rejects the command too. If it did not, nothing shows to which
+            // call the reply belongs.
+            Err(error) => reply.and(Err(error)),
         }
     }
 
-    async fn ping(&self, active: &Arc<ActiveConnection>) -> Result<Value, RedisStoreError> {
-        let id = self.call_ids.next();
-        let mut connection = active.connection.clone();
-        let echo = id.ping().query_async(&mut connection).await;
-        let echo: Value = echo.map_err(|error| self.handle_error(active, &error))?;
-        if id.is_echoed_by(&echo) { Ok(echo) } else { Err(self.reply_mismatch(active)) }
+    /// The id of the next call on this connection.
+    pub(super) fn next_id(&self) -> CallId {
+        self.server.call_ids.next()
     }
+
+    /// Sends a script call. Returns its reply without the call id.
+    pub(super) async fn send_call(&self, call: &SentCall, mode: SendMode) -> RedisReply {
+        let reply = match mode {
+            SendMode::Plain => {
+                let reply = call.command.query_async(&mut self.connection.clone()).await;
+                self.if_current(reply.map_err(|error| self.handle_error(&error))?)?
+            }
+            SendMode::Asking => {
+                let replies = self.send_all(&with_mode(&call.command, mode)).await?;
+                or_missing(replies.into_iter().reduce(Result::and))?
+            }
+        };
+        self.matching_reply(call.id, reply)
+    }
+
+    /// Sends several commands in one pipeline; one reply for each.
+    pub(super) async fn send_all(&self, pipeline: &Pipeline) -> Result<Vec<RedisReply>, RedisStoreError> {
+        let replies: RedisResult<Vec<RedisResult<Value>>> = pipeline.query_async(&mut self.connection.clone()).await;
+        let replies = self.if_current(replies.map_err(|error| self.handle_error(&error))?)?;
+        let read = |reply: RedisResult<Value>| reply.map_err(|error| self.handle_error(&error));
+        Ok(replies.into_iter().map(read).collect())
+    }
+
+    /// The reply of the script call with this id, without the id. Any other reply ends the connection.
+    pub(super) fn matching_reply(&self, id: CallId, reply: Value) -> RedisReply {
+        id.strip(reply).ok_or_else(|| self.reply_mismatch())
+    }
+
+    async fn ping(&self) -> RedisReply {
+        let id = self.next_id();
+        let echo: RedisResult<Value> = id.ping().query_async(&mut self.connection.clone()).await;
+        let echo = echo.map_err(|error| self.handle_error(&error))?;
+        if id.is_echoed_by(&echo) { Ok(echo) } else { Err(self.reply_mismatch()) }
+    }
+
+    /// Gives up a connection on which a reply belonged to another call.
+    fn reply_mismatch(&self) -> RedisStoreError {
+        self.give_up(RedisStoreError::REPLY_MISMATCH);
+        RedisStoreError::REPLY_MISMATCH
+    }
+
+    /// Whether replies of its run count.
+    fn is_current(&self) -> bool {
+        self.server.fence.is_current(self.run)
+    }
+
+    /// Returns `reply` if its server's run is still current.
+    fn if_current<T>(&self, reply: T) -> Result<T, RedisStoreError> {
+        if self.is_current() { Ok(reply) } else { Err(RedisStoreError::NO_PRIMARY) }
+    }
+
+    /// Converts an error. Gives the connection up if it is of no more use.
+    fn handle_error(&self, error: &RedisError) -> RedisStoreError {
+        let error = RedisStoreError::from_redis(error, self.secret.as_deref());
+        if error.action() == Action::FindPrimary {
+            self.server.fence.clear(self.run);
+        }
+        if error.ends_connection() {
+            self.give_up(error.clone());
+        }
+        error
+    }
+
+    /// Ends the connection, unless it has ended.
+    fn give_up(&self, error: RedisStoreError) {
+        if self.failure.set(error).is_ok() {
+            self.ended.notify_waiters();
+        }
+    }
+}
+
+/// The reply, or an error in place of one that the client library did not return.
+pub(super) fn or_missing(reply: Option<RedisReply>) -> RedisReply {
+    reply.unwrap_or(Err(RedisStoreError::NOT_CONNECTED))
 }
 
 /// The pipeline for a command: `ASKING` precedes it where a server is only importing the hash slot.
@@ -407,10 +400,10 @@ pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
     let mut backoff = MIN_BACKOFF;
     let mut replacement = None;
     loop {
-        let known = connection.target.last_known();
+        let known = connection.server.target.last_known();
         let connected = match replacement.take() {
             Some(active) => Ok(active),
-            None => connection.connect().await,
+            None => connection.server.connect().await,
         };
         let max_backoff = match connected {
             Ok(active) => {
@@ -430,7 +423,7 @@ pub(super) async fn maintain(connection: Arc<ManagedConnection>) {
             }
         };
         tokio::select! {
-            () = connection.target.changed_from(known.as_ref()) => backoff = MIN_BACKOFF,
+            () = connection.server.target.changed_from(known.as_ref()) => backoff = MIN_BACKOFF,
             () = tokio::time::sleep(jittered(backoff)) => backoff = (backoff * 2).min(max_backoff),
         }
     }

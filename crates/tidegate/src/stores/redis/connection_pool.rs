@@ -10,14 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline};
+use tidegate_core::store::UnacknowledgedError;
 use tokio::task::JoinHandle;
 
 use super::call_id::CallIds;
 use super::connect_target::ConnectTarget;
-use super::connection::{ActiveConnection, ManagedConnection, SentCall, maintain};
+use super::connection::{
+    ActiveConnection, ManagedConnection, RedisReply, SentCall, ServerContext, maintain, or_missing,
+};
 use super::connection_gate::ConnectionGate;
-use super::durable::DurableConnections;
+use super::durable::{DurabilityRequirement, DurableConnections, DurableReplies};
 use super::error::{Action, RedisStoreError};
 use super::primary_fence::PrimaryFence;
 use super::redirect::SendMode;
@@ -61,11 +64,7 @@ impl RedisConfig {
 /// Never prints the URL, which may contain a password.
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisConfig")
-            .field("connections", &self.connections)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("reply_timeout", &self.reply_timeout)
-            .finish_non_exhaustive()
+        f.debug_struct("RedisConfig").field("connections", &self.connections).finish_non_exhaustive()
     }
 }
 
@@ -87,55 +86,45 @@ pub(super) enum RedisRequest<'c> {
 
 /// The connections to a server.
 pub(super) struct ConnectionPool {
+    server: Arc<ServerContext>,
     connections: Vec<Arc<ManagedConnection>>,
     tasks: Vec<JoinHandle<()>>,
-    fence: Arc<PrimaryFence>,
     next: AtomicUsize,
-    scripts: Arc<[LoadedScript]>,
-    call_ids: CallIds,
     /// For durable charges.
-    pub(super) durable: DurableConnections,
-    gate: Arc<ConnectionGate>,
+    durable: DurableConnections,
 }
 
 impl ConnectionPool {
     /// Begins to connect to `target`, a server that will run `scripts`. Must be called within a tokio runtime.
     pub(super) fn open(
-        target: &ConnectTarget,
+        target: ConnectTarget,
         config: &RedisConfig,
         scripts: &Arc<[LoadedScript]>,
         gate: &Arc<ConnectionGate>,
-    ) -> Result<ConnectionPool, RedisStoreError> {
+    ) -> Result<Arc<ConnectionPool>, RedisStoreError> {
         target.check()?;
-        let connection_config = config.connection_config();
-        let (fence, ids) = (Arc::<PrimaryFence>::default(), CallIds::new());
-        let connection = |_| {
-            let (scripts, gate) = (Arc::clone(scripts), Arc::clone(gate));
-            let (target, fence) = (target.clone(), Arc::clone(&fence));
-            let (connection_config, ids) = (connection_config.clone(), ids.clone());
-            Arc::new(ManagedConnection::new(target, fence, connection_config, scripts, gate, ids))
-        };
-        let connections: Vec<Arc<ManagedConnection>> = (0..config.connections.clamp(1, 4)).map(connection).collect();
-        let task = |connection: &Arc<ManagedConnection>| tokio::spawn(maintain(Arc::clone(connection)));
-        Ok(ConnectionPool {
-            durable: DurableConnections::new(|| connection(0), gate, config.reply_timeout),
-            tasks: connections.iter().map(task).chain(target.spawn_watch()).collect(),
-            connections,
-            fence,
-            call_ids: ids.clone(),
-            next: AtomicUsize::new(0),
+        let server = Arc::new(ServerContext {
+            target,
+            config: config.connection_config(),
+            fence: PrimaryFence::default(),
             scripts: Arc::clone(scripts),
             gate: Arc::clone(gate),
-        })
+            call_ids: CallIds::new(),
+        });
+        let connections = (0..config.connections.clamp(1, 4)).map(|_| ManagedConnection::new(&server));
+        let connections: Vec<Arc<ManagedConnection>> = connections.collect();
+        let task = |connection: &Arc<ManagedConnection>| tokio::spawn(maintain(Arc::clone(connection)));
+        Ok(Arc::new(ConnectionPool {
+            durable: DurableConnections::new(&server, config.reply_timeout),
+            tasks: connections.iter().map(task).chain(server.target.spawn_watch()).collect(),
+            connections,
+            next: AtomicUsize::new(0),
+            server,
+        }))
     }
 
     pub(super) fn gate(&self) -> &ConnectionGate {
-        &self.gate
-    }
-
-    /// Waits until there is a connection.
-    pub(super) async fn ready(&self) {
-        self.gate.wait_until(|| self.is_connected()).await;
+        &self.server.gate
     }
 
     /// Whether there is a connection.
@@ -144,27 +133,22 @@ impl ConnectionPool {
     }
 
     /// Sends a request. Returns the reply and the run of the server that it was sent to, or 0 if to none.
-    pub(super) async fn send(
-        &self,
-        request: RedisRequest<'_>,
-        mode: SendMode,
-    ) -> (Result<Value, RedisStoreError>, u64) {
+    pub(super) async fn send(&self, request: RedisRequest<'_>, mode: SendMode) -> (RedisReply, u64) {
         let connection = match request {
             RedisRequest::Script(_) => self.script_connection(),
             RedisRequest::Command(_) => self.next_connection(),
         };
-        let (connection, active) = match connection {
-            Ok(found) => found,
+        let active = match connection {
+            Ok(active) => active,
             Err(error) => return (Err(error), 0),
         };
         let reply = match request {
-            RedisRequest::Command(command) => connection.send(&active, command, mode).await,
+            RedisRequest::Command(command) => active.send(command, mode).await,
             RedisRequest::Script(call) => {
                 let by_hash = self.by_hash(call, active.read_only);
-                match connection.send_call(&active, &by_hash, mode).await {
-                    Err(error) if error.action() == Action::SendText => {
-                        let by_text = self.by_text(call, active.read_only);
-                        connection.send_call(&active, &by_text, mode).await
+                match active.send_call(&by_hash, mode).await {
+                    reply if lacks_script(&reply) => {
+                        active.send_call(&self.by_text(call, active.read_only), mode).await
                     }
                     reply => reply,
                 }
@@ -175,125 +159,144 @@ impl ConnectionPool {
 
     /// The current run: replies come only from it.
     pub(super) fn run(&self) -> Option<u64> {
-        self.fence.current_run()
+        self.server.fence.current_run()
     }
 
-    /// Runs several scripts one after another, on one connection and in one pipeline.
-    pub(super) async fn call_each(&self, calls: &[ScriptCall<'_>]) -> Vec<Result<Value, RedisStoreError>> {
-        let (connection, active) = match self.script_connection() {
-            Ok(found) => found,
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
+    /// Runs several scripts one after another, on one connection and in one pipeline, and waits until they are as
+    /// durable as `need` requires.
+    ///
+    /// # Errors
+    /// When nothing was sent, because earlier writes are not durable yet.
+    pub(super) async fn call_each(
+        &self,
+        calls: &[ScriptCall<'_>],
+        need: Option<DurabilityRequirement>,
+    ) -> DurableReplies {
+        match need {
+            None => Ok((self.call_in_pipeline(calls).await, Ok(()))),
+            Some(need) => self.call_durably(calls, need, SendMode::Plain).await,
+        }
+    }
+
+    async fn call_in_pipeline(&self, calls: &[ScriptCall<'_>]) -> Vec<RedisReply> {
+        let active = match self.script_connection() {
+            Ok(active) => active,
+            Err(error) => return vec![Err(error); calls.len()],
         };
-        let all: Vec<&ScriptCall<'_>> = calls.iter().collect();
-        let mut replies = self.send_each(connection, &active, &all).await;
-        let lacks_script = |reply: &Result<Value, RedisStoreError>| {
-            let error = reply.as_ref().err();
-            error.is_some_and(|error| error.action() == Action::SendText)
-        };
+        let mut replies = self.send_each(&active, calls.iter()).await;
         let missed: Vec<usize> = (0..calls.len()).filter(|i| lacks_script(&replies[*i])).collect();
-        if let Some(first) = missed.first() {
+        if let Some((first, rest)) = missed.split_first() {
             // All are calls of one script, so its text is sent once and not with each call.
             let text = self.by_text(&calls[*first], active.read_only);
-            replies[*first] = connection.send_call(&active, &text, SendMode::Plain).await;
-            let rest: Vec<&ScriptCall<'_>> = missed[1..].iter().map(|i| &calls[*i]).collect();
-            let again = self.send_each(connection, &active, &rest).await;
-            for (i, reply) in missed[1..].iter().zip(again) {
-                replies[*i] = if lacks_script(&reply) {
-                    // The script was lost again in between.
-                    let text = self.by_text(&calls[*i], active.read_only);
-                    connection.send_call(&active, &text, SendMode::Plain).await
-                } else {
-                    reply
-                };
+            replies[*first] = active.send_call(&text, SendMode::Plain).await;
+            let again = self.send_each(&active, rest.iter().map(|i| &calls[*i])).await;
+            for (i, reply) in rest.iter().zip(again) {
+                replies[*i] = reply;
             }
         }
         replies
     }
 
-    async fn send_each(
+    async fn send_each<'c>(
         &self,
-        connection: &ManagedConnection,
-        active: &Arc<ActiveConnection>,
-        calls: &[&ScriptCall<'_>],
-    ) -> Vec<Result<Value, RedisStoreError>> {
-        if calls.is_empty() {
-            return Vec::new();
-        }
-        let mut pipeline = Pipeline::with_capacity(calls.len());
-        let mut ids = Vec::with_capacity(calls.len());
+        active: &ActiveConnection,
+        calls: impl Iterator<Item = &'c ScriptCall<'c>>,
+    ) -> Vec<RedisReply> {
+        let (mut pipeline, mut ids) = (Pipeline::new(), Vec::new());
         for call in calls {
             let sent = self.by_hash(call, active.read_only);
             pipeline.add_command(sent.command);
             ids.push(sent.id);
         }
-        pipeline.ignore_errors();
-        match connection.send_all(active, &pipeline).await {
-            Ok(replies) => {
-                ids.into_iter().zip(replies).map(|(id, reply)| connection.matching_reply(active, id, reply?)).collect()
-            }
-            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+        if ids.is_empty() {
+            return Vec::new();
         }
+        pipeline.ignore_errors();
+        match active.send_all(&pipeline).await {
+            Ok(replies) => ids.into_iter().zip(replies).map(|(id, reply)| active.matching_reply(id, reply?)).collect(),
+            Err(error) => vec![Err(error); ids.len()],
+        }
+    }
+
+    /// The same on the connection for durable charges.
+    pub(super) async fn call_durably(
+        &self,
+        calls: &[ScriptCall<'_>],
+        need: DurabilityRequirement,
+        mode: SendMode,
+    ) -> DurableReplies {
+        if !self.server.gate.is_open() {
+            return Ok((vec![Err(RedisStoreError::NOT_CONNECTED); calls.len()], Ok(())));
+        }
+        let sent = calls.iter().map(|call| self.by_hash(call, false));
+        let (mut replies, mut durability) = self.durable.send(sent.collect(), need, mode).await?;
+        for (call, reply) in calls.iter().zip(&mut replies) {
+            if lacks_script(reply) {
+                let text = vec![self.by_text(call, false)];
+                let (mut again, durability_again) = self.durable.send(text, need, mode).await?;
+                *reply = or_missing(again.pop());
+                durability = durability.and(durability_again);
+            }
+        }
+        Ok((replies, durability))
+    }
+
+    /// Why durable charges are not acknowledged at present.
+    pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
+        self.durable.unacknowledged()
     }
 
     /// The last connection error, if there is no connection.
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         let last = self.connections.iter().find_map(|connection| connection.last_error());
-        last.filter(|_| !self.is_connected()).map(|error| RedisStoreError::clone(&error))
+        last.filter(|_| !self.is_connected())
     }
 
-    fn script_connection(&self) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
-        if self.gate.is_open() {
+    fn script_connection(&self) -> Result<Arc<ActiveConnection>, RedisStoreError> {
+        if self.server.gate.is_open() {
             return self.next_connection();
         }
         Err(match self.last_error() {
             // Without a connection, its error is the cause.
             Some(error) => error,
-            None if self.gate.is_joining() => RedisStoreError::not_joined(),
-            None => RedisStoreError::not_connected(None),
+            None if self.server.gate.is_joining() => RedisStoreError::NOT_JOINED,
+            None => RedisStoreError::NOT_CONNECTED,
         })
     }
 
     /// The next established connection, round robin.
-    fn next_connection(&self) -> Result<(&ManagedConnection, Arc<ActiveConnection>), RedisStoreError> {
+    fn next_connection(&self) -> Result<Arc<ActiveConnection>, RedisStoreError> {
         let first = self.next.fetch_add(1, Ordering::Relaxed);
         for i in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(i) % self.connections.len()];
             if let Some(active) = connection.active() {
-                return Ok((connection, active));
+                return Ok(active);
             }
         }
         let last = self.connections.first().and_then(|connection| connection.last_error());
-        Err(RedisStoreError::not_connected(last.as_deref()))
+        Err(last.unwrap_or(RedisStoreError::NOT_CONNECTED))
     }
 
-    pub(super) fn by_hash(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
+    fn by_hash(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
         let verb = if read_only && call.script == scripts::READ { "EVALSHA_RO" } else { "EVALSHA" };
         let loaded = self.loaded_script(call.script);
-        self.build_call(verb, loaded.map_or("", |loaded| &loaded.hash), call)
+        SentCall::new(self.server.call_ids.next(), verb, loaded.map_or("", |loaded| &loaded.hash), call)
     }
 
-    pub(super) fn by_text(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
+    fn by_text(&self, call: &ScriptCall<'_>, read_only: bool) -> SentCall {
         let verb = if read_only && call.script == scripts::READ { "EVAL_RO" } else { "EVAL" };
         let loaded = self.loaded_script(call.script);
-        self.build_call(verb, loaded.map_or("", |loaded| &loaded.text), call)
-    }
-
-    fn build_call(&self, verb: &str, script: &str, call: &ScriptCall<'_>) -> SentCall {
-        let id = self.call_ids.next();
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(call.keys.len());
-        let keys = call.keys.iter().map(Vec::as_slice);
-        for part in keys.chain(call.arguments.iter().copied()) {
-            command.arg(part);
-        }
-        command.arg(id.bytes());
-        SentCall { command, id }
+        SentCall::new(self.server.call_ids.next(), verb, loaded.map_or("", |loaded| &loaded.text), call)
     }
 
     fn loaded_script(&self, script: Script) -> Option<&LoadedScript> {
-        let mut scripts = self.scripts.iter();
-        scripts.find(|loaded| loaded.script.name == script.name)
+        let mut scripts = self.server.scripts.iter();
+        scripts.find(|loaded| loaded.name == script.name)
     }
+}
+
+fn lacks_script(reply: &RedisReply) -> bool {
+    reply.as_ref().is_err_and(|error| error.action() == Action::SendText)
 }
 
 impl Drop for ConnectionPool {

@@ -6,6 +6,7 @@
 mod cause;
 mod table;
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
 
@@ -46,10 +47,7 @@ pub enum MissingPermission {
 }
 
 const TIMEOUT: &str = "no reply in time";
-const REPLY_MISMATCH: &str = "reply mismatch";
-const NO_PRIMARY: &str = "no primary";
 const NO_TOPOLOGY: &str = "no hash slot map:";
-const NOT_JOINED: &str = "not joined";
 /// Part of every error raised inside a script. Our scripts raise one on a record that they cannot read.
 const IN_SCRIPT: &str = "user_script";
 /// Maximum of keys of a call that an error lists.
@@ -59,8 +57,8 @@ const MAX_KEYS: usize = 4;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RedisStoreError {
     action: Action,
-    code: String,
-    detail: String,
+    code: Cow<'static, str>,
+    detail: Cow<'static, str>,
     cure: &'static str,
     redirect: Option<Redirect>,
 }
@@ -89,8 +87,8 @@ impl RedisStoreError {
 
     /// The problem, without the cure.
     pub fn problem(&self) -> String {
-        match self.detail.as_str() {
-            "" => self.code.clone(),
+        match &*self.detail {
+            "" => self.code.to_string(),
             detail => format!("{} {detail}", self.code),
         }
     }
@@ -123,103 +121,38 @@ impl RedisStoreError {
         elsewhere || self.code == "NOAUTH"
     }
 
-    fn new(action: Action, code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
-        RedisStoreError { action, code: code.to_owned(), detail: detail.to_owned(), cure, redirect: None }
-    }
-
-    /// There is no connection, and calls do not wait for one.
-    pub(super) fn not_connected(last: Option<&RedisStoreError>) -> RedisStoreError {
-        match last {
-            Some(error) => error.clone(),
-            None => RedisStoreError::new(Action::Reconnect, "not connected", "", "this node reconnects automatically"),
-        }
-    }
-
-    /// This node has not joined the store yet, and no error is known.
-    pub(super) fn not_joined() -> RedisStoreError {
-        let cure = "this node joins automatically";
-        RedisStoreError::new(Action::Reconnect, NOT_JOINED, "", cure)
-    }
-
-    /// The server, or a replica that took over, has replied to no heartbeat yet.
-    pub(super) fn heartbeat_pending() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::FallBack,
-            "heartbeat pending",
-            "(no heartbeat was acknowledged since the connection was made)",
-            "the next one is sent within a second",
-        )
-    }
-
-    /// A reply belongs to another call, or to none. No further reply of this connection is used.
-    pub(super) fn reply_mismatch() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::Reconnect,
-            REPLY_MISMATCH,
-            "(a reply belongs to another call)",
-            "the connection is replaced automatically; check the proxies between this node and the server",
-        )
-    }
-
-    /// No server of the cluster serves the hash slot of the keys.
-    pub(super) fn not_served() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::FallBack,
-            "no server",
-            "serves the hash slot of these keys",
-            "see whether every hash slot of the cluster is served",
-        )
+    const fn new(action: Action, code: &'static str, detail: &'static str, cure: &'static str) -> RedisStoreError {
+        RedisStoreError { action, code: Cow::Borrowed(code), detail: Cow::Borrowed(detail), cure, redirect: None }
     }
 
     /// A server of the cluster returned no valid hash slot map.
-    pub(super) fn no_topology(detail: &str) -> RedisStoreError {
-        RedisStoreError::new(
-            Action::FallBack,
-            NO_TOPOLOGY,
-            detail,
-            "see whether the cluster was created and its hash slots are served",
-        )
-    }
-
-    /// One call has keys of several hash slots. Nothing was sent.
-    pub(super) fn across_hash_slots() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::Report,
-            "CROSSSLOT",
-            "one call has keys of several hash slots of a cluster",
-            "please report this",
-        )
+    pub(super) fn no_topology(detail: String) -> RedisStoreError {
+        let cure = "see whether the cluster was created and its hash slots are served";
+        RedisStoreError { detail: Cow::Owned(detail), ..RedisStoreError::new(Action::FallBack, NO_TOPOLOGY, "", cure) }
     }
 
     /// The configuration is invalid. `detail` must not contain anything that may be a secret.
-    pub(super) fn needs_operator(code: &str, detail: &str, cure: &'static str) -> RedisStoreError {
-        RedisStoreError::new(Action::NeedsOperator, code, detail, cure)
-    }
-
-    /// The server does not speak TLS on a port where TLS was expected.
-    pub(super) fn no_tls() -> RedisStoreError {
-        RedisStoreError::needs_operator("no TLS", "(the server speaks no TLS on this port)", NO_TLS)
+    pub(super) fn needs_operator(code: &'static str, detail: &str, cure: &'static str) -> RedisStoreError {
+        let error = RedisStoreError::new(Action::NeedsOperator, code, "", cure);
+        RedisStoreError { detail: Cow::Owned(detail.to_owned()), ..error }
     }
 
     /// Adjusts the cure for an encrypted connection: a server without TLS waits for more bytes and looks silent.
     pub(super) fn with_tls_cure(self) -> RedisStoreError {
-        if self.code == TIMEOUT {
-            RedisStoreError {
-                cure: "see whether the server is overloaded or paused, and speaks TLS on this port",
-                ..self
-            }
-        } else {
-            self
+        if self.code != TIMEOUT {
+            return self;
         }
+        let cure = "see whether the server is overloaded or paused, and speaks TLS on this port";
+        RedisStoreError { cure, ..self }
     }
 
     /// The same error from a sentinel, which has a login of its own.
     pub(super) fn from_sentinel(error: &RedisStoreError) -> RedisStoreError {
         RedisStoreError {
             action: error.action,
-            code: format!("sentinel: {}", error.code),
+            code: format!("sentinel: {}", error.code).into(),
             detail: error.detail.clone(),
-            cure: match (error.action, error.code.as_str()) {
+            cure: match (error.action, &*error.code) {
                 (_, "NOAUTH" | "WRONGPASS" | "NOPERM" | "authentication failed") => {
                     "give the login of the sentinels with `?sentinel_user=` and `sentinel_pass=`"
                 }
@@ -228,26 +161,6 @@ impl RedisStoreError {
             },
             redirect: None,
         }
-    }
-
-    /// The sentinels name several primaries.
-    pub(super) fn sentinels_disagree() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::FindPrimary,
-            "sentinels disagree",
-            "",
-            "the sentinels are queried again automatically",
-        )
-    }
-
-    /// The server is not a primary, or not any more.
-    pub(super) fn no_primary() -> RedisStoreError {
-        RedisStoreError::new(
-            Action::FindPrimary,
-            NO_PRIMARY,
-            "(READONLY, or another server took over)",
-            "this node searches for the primary",
-        )
     }
 
     /// Converts the error of a call. `secret` is removed from the server's text.
@@ -260,7 +173,7 @@ impl RedisStoreError {
         let tls_text = error.to_string();
         let row = TLS_TABLE.iter().find(|row| tls_text.contains(row.0));
         match row.filter(|_| error.is_io_error()) {
-            Some((_, NO_TLS)) => return RedisStoreError::no_tls(),
+            Some((_, NO_TLS)) => return RedisStoreError::NO_TLS,
             Some((mark, cure)) => {
                 let detail = without_host(&tls_text, mark);
                 return RedisStoreError::needs_operator("no TLS", detail, cure);
@@ -283,8 +196,8 @@ impl RedisStoreError {
         let detail = error.detail().map(str::to_owned).or(system);
         RedisStoreError {
             action,
-            code: code.to_owned(),
-            detail: sanitized(&detail.unwrap_or_default(), secret),
+            code: code.to_owned().into(),
+            detail: sanitized(&detail.unwrap_or_default(), secret).into(),
             cure,
             redirect: None,
         }
@@ -296,8 +209,8 @@ impl RedisStoreError {
         let row = TABLE.iter().find(fits);
         RedisStoreError {
             action: row.map_or(Action::FallBack, |row| row.action),
-            code: code.to_owned(),
-            detail: sanitized(detail, secret),
+            code: code.to_owned().into(),
+            detail: sanitized(detail, secret).into(),
             cure: row.map_or("see the server's log", |row| row.cure),
             redirect: None,
         }
@@ -326,14 +239,14 @@ impl RedisStoreError {
     pub(super) fn with_keys(mut self, keys: &[Vec<u8>]) -> RedisStoreError {
         if self.kind() == FailureKind::Record {
             let keys = keys.iter().take(MAX_KEYS).map(|key| key.escape_ascii().to_string());
-            self.detail += &format!(" (key {})", keys.collect::<Vec<_>>().join(" or "));
+            *self.detail.to_mut() += &format!(" (key {})", keys.collect::<Vec<_>>().join(" or "));
         }
         self
     }
 
     /// The error of the port: an outage, or a bug.
     pub(super) fn into_store_error(self, command: &'static str, waited: Nanos) -> StoreError {
-        if self.code == NOT_JOINED {
+        if self.code == RedisStoreError::NOT_JOINED.code {
             let source = Box::new(NotJoinedError);
             return StoreError::Unavailable { waited, source };
         }
@@ -424,7 +337,7 @@ mod tests {
             assert_eq!(error.missing_permission(), want, "{detail}");
             assert!(!error.is_silence());
         }
-        assert!(RedisStoreError::not_connected(None).is_silence());
+        assert!(RedisStoreError::NOT_CONNECTED.is_silence());
     }
 
     #[test]

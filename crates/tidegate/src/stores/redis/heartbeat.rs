@@ -14,9 +14,11 @@ use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use super::cluster::ShardHandle;
+use super::connection::RedisReply;
 use super::connection_pool::{ConnectionPool, RedisRequest, ScriptCall};
 use super::error::RedisStoreError;
 use super::redirect::SendMode;
+use super::reply_parts::{decimal, list, text, time};
 use super::script_reply::ScriptReplyError;
 use super::server_state::draw_data_epoch;
 use super::transport::Transport;
@@ -32,38 +34,28 @@ const REGISTER_LIFETIME_MS: &[u8] = b"3600000";
 /// The number of hash slots of a primary to try while it is migrating some away.
 const MAX_TRIES: usize = 4;
 
-/// The time of the newest heartbeat in a register, in milliseconds of the server's clock. `register` is the reply
-/// to `HGETALL`, see `heartbeat.lua`.
-pub(super) fn newest_heartbeat(register: &Value) -> Option<u64> {
-    let values: Vec<&Value> = match register {
-        Value::Array(fields) => fields.iter().skip(1).step_by(2).collect(),
-        Value::Map(fields) => fields.iter().map(|(_, value)| value).collect(),
-        _ => return None,
+/// The nodes in a register, and the times of their last heartbeats. `register` is the reply to `HGETALL`, see
+/// `heartbeat.lua`.
+pub(super) fn registered_nodes(register: &Value) -> Vec<(NodeId, Nanos)> {
+    let parse = |pair: &[Value]| {
+        let node = text(&pair[0]).filter(|node| node.len() == 16)?;
+        let (millis, _restored) = text(&pair[1])?.split_once(' ')?;
+        Some((NodeId(u64::from_str_radix(node, 16).ok()?), Nanos::from_millis(millis.parse().ok()?)))
     };
-    let heartbeats = values.into_iter().filter_map(|value| {
-        let Value::BulkString(text) = value else {
-            return None;
-        };
-        let (at, _) = std::str::from_utf8(text).ok()?.split_once(' ')?;
-        at.parse().ok()
-    });
-    heartbeats.max()
+    let fields = list(register).unwrap_or_default();
+    fields.chunks_exact(2).filter_map(parse).collect()
 }
 
 impl Probe for RedisStore {
     async fn heartbeat(&self, heartbeat: Heartbeat) -> Result<StoreStatus, StoreError> {
-        let known = self.server_state.acknowledged.lock().clone();
-        let arguments = HeartbeatArguments {
-            node: hex(heartbeat.node.0),
-            restored: heartbeat.restored.map_or_else(String::new, |epoch| hex(epoch.0)),
-            known_millis: known.millis().to_string(),
-            known_run: known.run,
-            known_since: self.server_state.raised_since().millis_up().to_string(),
-        };
         let began = std::time::Instant::now();
         let (reply, run) = match &self.transport {
-            Transport::SingleServer(pool) => arguments.send(pool, &KnownRegister::standalone()).await,
-            Transport::ClusterShard(shard) => self.register_at_primary(shard, &arguments).await,
+            Transport::SingleServer(pool) => {
+                let (key, new_data_epoch) = (NODES_KEY.to_vec(), draw_data_epoch());
+                let register = KnownRegister { key, new_data_epoch, ..KnownRegister::default() };
+                self.register(heartbeat, pool, &register).await
+            }
+            Transport::ClusterShard(shard) => self.register_at_primary(shard, heartbeat).await,
         };
         let waited = Nanos::from(began.elapsed());
         let value = reply.map_err(|error| error.into_store_error(scripts::HEARTBEAT.name, waited))?;
@@ -84,7 +76,7 @@ impl Probe for RedisStore {
     }
 
     fn epoch(&self) -> Option<Epoch> {
-        Some(epoch_of(self.transport.run()?, self.server_state.data_epoch()?))
+        Some(epoch_of(self.run_of_server()?, self.server_state.data_epoch()?))
     }
 
     fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
@@ -107,15 +99,11 @@ impl Probe for RedisStore {
 impl RedisStore {
     /// Sends the heartbeat to the register in a hash slot that the primary serves and is not migrating: a reply of
     /// another primary would report another epoch.
-    async fn register_at_primary(
-        &self,
-        shard: &ShardHandle,
-        arguments: &HeartbeatArguments,
-    ) -> (Result<Value, RedisStoreError>, u64) {
+    async fn register_at_primary(&self, shard: &ShardHandle, heartbeat: Heartbeat) -> (RedisReply, u64) {
         let mut leaving = Vec::new();
         loop {
             let Some(found) = shard.register(&leaving) else {
-                return (Err(RedisStoreError::not_served()), 0);
+                return (Err(RedisStoreError::NOT_SERVED), 0);
             };
             let known = self.server_state.data_epoch();
             let registered_in = *self.server_state.registered_in.lock();
@@ -129,7 +117,7 @@ impl RedisStore {
                 primary: found.id,
                 lifetime_ms: REGISTER_LIFETIME_MS,
             };
-            let (reply, run) = arguments.send(&found.primary.pool, &register).await;
+            let (reply, run) = self.register(heartbeat, &found.primary.pool, &register).await;
             match &reply {
                 Ok(_) => *self.server_state.registered_in.lock() = Some(found.hash_slot),
                 Err(error) => {
@@ -143,9 +131,38 @@ impl RedisStore {
             return (reply, run);
         }
     }
+
+    /// Writes a heartbeat to a register. Returns the reply and the run of the server.
+    async fn register(
+        &self,
+        heartbeat: Heartbeat,
+        pool: &ConnectionPool,
+        register: &KnownRegister,
+    ) -> (RedisReply, u64) {
+        let known = self.server_state.acknowledged.lock().clone();
+        let arguments: [Vec<u8>; 10] = [
+            hex(heartbeat.node.0).into(),
+            heartbeat.restored.map_or_else(String::new, |epoch| hex(epoch.0)).into(),
+            hex(register.new_data_epoch).into(),
+            HEARTBEAT_LIFETIME_MS.into(),
+            register.lifetime_ms.into(),
+            known.run.clone(),
+            known.millis().to_string().into(),
+            register.known_data_epoch.clone().into(),
+            register.primary.clone().into(),
+            self.server_state.raised_since().millis_up().to_string().into(),
+        ];
+        let call = ScriptCall {
+            script: scripts::HEARTBEAT,
+            keys: std::slice::from_ref(&register.key),
+            arguments: arguments.iter().map(Vec::as_slice).collect(),
+        };
+        pool.send(RedisRequest::Script(&call), SendMode::Plain).await
+    }
 }
 
 /// The register of a server, as far as this node knows it.
+#[derive(Default)]
 struct KnownRegister {
     key: Vec<u8>,
     /// The epoch to write if there is no register.
@@ -156,53 +173,6 @@ struct KnownRegister {
     primary: String,
     /// The lifetime of the register without a heartbeat, in milliseconds. Empty: it never expires.
     lifetime_ms: &'static [u8],
-}
-
-impl KnownRegister {
-    fn standalone() -> Self {
-        KnownRegister {
-            key: NODES_KEY.to_vec(),
-            new_data_epoch: draw_data_epoch(),
-            known_data_epoch: String::new(),
-            primary: String::new(),
-            lifetime_ms: b"",
-        }
-    }
-}
-
-/// The arguments of a heartbeat.
-struct HeartbeatArguments {
-    node: String,
-    restored: String,
-    /// The run that acknowledged the last write.
-    known_run: Vec<u8>,
-    known_millis: String,
-    /// The moment since which data is whole, if that is later than the epoch's.
-    known_since: String,
-}
-
-impl HeartbeatArguments {
-    /// Writes the heartbeat to a register. Returns the reply and the run of the server.
-    async fn send(&self, pool: &ConnectionPool, register: &KnownRegister) -> (Result<Value, RedisStoreError>, u64) {
-        let epoch = hex(register.new_data_epoch);
-        let call = ScriptCall {
-            script: scripts::HEARTBEAT,
-            keys: std::slice::from_ref(&register.key),
-            arguments: vec![
-                self.node.as_bytes(),
-                self.restored.as_bytes(),
-                epoch.as_bytes(),
-                HEARTBEAT_LIFETIME_MS,
-                register.lifetime_ms,
-                &self.known_run,
-                self.known_millis.as_bytes(),
-                register.known_data_epoch.as_bytes(),
-                register.primary.as_bytes(),
-                self.known_since.as_bytes(),
-            ],
-        };
-        pool.send(RedisRequest::Script(&call), SendMode::Plain).await
-    }
 }
 
 /// One server is one shard.
@@ -230,13 +200,6 @@ fn hex(number: u64) -> String {
     format!("{number:016x}")
 }
 
-/// Parses one entry of the register, as `scripts/heartbeat.lua` writes it: the node, and the time of its last heartbeat.
-pub(super) fn parse_heartbeat(node: &str, heartbeat: &str) -> Option<(NodeId, Nanos)> {
-    let node = u64::from_str_radix(node, 16).ok().filter(|_| node.len() == 16)?;
-    let (millis, _restored) = heartbeat.split_once(' ')?;
-    Some((NodeId(node), Nanos::from_millis(millis.parse().ok()?)))
-}
-
 /// The reply of `scripts/heartbeat.lua`.
 struct HeartbeatScriptReply {
     at: Nanos,
@@ -251,34 +214,19 @@ struct HeartbeatScriptReply {
 
 impl HeartbeatScriptReply {
     fn read(value: &Value) -> Option<HeartbeatScriptReply> {
-        let Value::Array(values) = value else {
+        let [secs, micros, epoch, run, since, found, heartbeats @ ..] = list(value)? else {
             return None;
         };
-        let [secs, micros, epoch, run, since, found, heartbeats @ ..] = values.as_slice() else {
-            return None;
-        };
-        let decimal = |value| text(value)?.parse::<u64>().ok();
-        let at = Nanos::from_secs(decimal(secs)?);
+        let hex = |value: &Value| u64::from_str_radix(text(value)?, 16).ok();
         let heartbeat =
-            |pair: &[Value]| Some(Heartbeat { node: NodeId(number(&pair[0])?), restored: number(&pair[1]).map(Epoch) });
+            |pair: &[Value]| Some(Heartbeat { node: NodeId(hex(&pair[0])?), restored: hex(&pair[1]).map(Epoch) });
         Some(HeartbeatScriptReply {
-            at: at.plus(Nanos::new(decimal(micros)?.saturating_mul(1_000))),
-            data_epoch: number(epoch)?,
+            at: time([secs, micros])?,
+            data_epoch: hex(epoch)?,
             run: text(run)?.into(),
             since: Nanos::from_millis(decimal(since)?),
             found: Nanos::from_millis(decimal(found)?),
             heartbeats: heartbeats.chunks_exact(2).filter_map(heartbeat).collect(),
         })
     }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        _ => None,
-    }
-}
-
-fn number(value: &Value) -> Option<u64> {
-    u64::from_str_radix(text(value)?, 16).ok()
 }

@@ -22,10 +22,10 @@ mod access;
 mod acknowledged_writes;
 mod admin_connection;
 mod call_id;
-mod closing_error;
 mod cluster;
 #[cfg(test)]
 mod conformance_tests;
+mod connect_error;
 mod connect_target;
 mod connection;
 mod connection_gate;
@@ -42,6 +42,7 @@ mod port;
 mod primary_fence;
 mod redirect;
 mod redis_url;
+mod reply_parts;
 #[cfg(test)]
 mod reservation_tests;
 mod reservations;
@@ -51,7 +52,6 @@ mod secret;
 mod sentinel;
 mod server_state;
 mod shards;
-mod tls_detection;
 mod topology;
 mod transport;
 
@@ -59,23 +59,25 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::store::{Charge, StoreError, UnacknowledgedError};
+use tidegate_core::store::{Charge, ChargeIntent, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 
 use super::record;
 
-pub use self::admin_connection::{AdminConnection, RegisteredNode, RespValue, ScriptText};
+pub use self::admin_connection::{AdminConnection, RegisteredNode, RespValue};
 pub use self::connection_pool::RedisConfig;
 pub use self::error::{Action, MissingPermission, RedisStoreError};
+pub use self::scripts::LoadedScript;
 pub use self::secret::{SecretError, StoredSecret};
 pub use self::shards::Redis;
 pub use self::topology::{RedisServer, RedisTopology, SentinelReport};
 
+use self::connection::{RedisReply, or_missing};
 use self::connection_pool::ScriptCall;
 use self::durable::{DurabilityRequirement, DurabilityResult};
-use self::plan::{ScriptPlan, Spending};
+use self::plan::ScriptPlan;
 use self::script_reply::ScriptReply;
-use self::scripts::{LoadedScript, Script};
+use self::scripts::Script;
 use self::server_state::ServerState;
 use self::transport::Transport;
 
@@ -102,21 +104,29 @@ impl RedisStore {
 
     /// The last connection error, if there is no connection.
     pub fn last_error(&self) -> Option<RedisStoreError> {
-        self.transport.last_error()
+        self.transport.pool()?.last_error()
     }
 
     /// Why durable charges are not acknowledged at present.
     pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
-        self.transport.unacknowledged()
+        self.transport.pool()?.unacknowledged()
     }
 
-    /// Waits until the server is connected. For start-up and tests: no verb waits for it.
+    /// Waits until the server is connected. For start-up and tests: no verb waits for it. Never completes for a shard
+    /// that has left the cluster.
     pub async fn ready(&self) {
-        self.transport.ready().await;
+        let is_connected = || self.transport.pool().is_some_and(|pool| pool.is_connected());
+        self.transport.gate().wait_until(is_connected).await;
     }
 
-    fn estimated_now(&self) -> Nanos {
-        self.server_state.last_seen()
+    /// The run of the connected server.
+    fn run_of_server(&self) -> Option<u64> {
+        self.transport.pool()?.run()
+    }
+
+    fn plan(&self, script: Script, charges: &[Charge<'_>], intent: ChargeIntent) -> Result<ScriptPlan, StoreError> {
+        let plan = ScriptPlan::new(charges, intent, self.server_state.last_seen());
+        plan.map_err(|error| rejected(script, error))
     }
 
     /// Plans `charges` and runs `script` on the plan. Plans anew if the server replies that its time is outside
@@ -125,15 +135,14 @@ impl RedisStore {
         &self,
         script: Script,
         charges: &[Charge<'_>],
-        spending: Spending,
+        intent: ChargeIntent,
         before: &[Vec<u8>],
         after: &[&[u8]],
         read: impl Fn(&ScriptPlan, ScriptReply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (mut tries, need) = (0, DurabilityRequirement::of(script, charges));
         loop {
-            let plan = ScriptPlan::new(charges, spending, self.estimated_now());
-            let plan = plan.map_err(|error| rejected(script, error))?;
+            let plan = self.plan(script, charges, intent)?;
             let began = Instant::now();
             let (reply, durability) = self.call_script(script, &plan, before, after, need).await?;
             tries += 1;
@@ -164,11 +173,10 @@ impl RedisStore {
         let (reply, durability) = match need {
             None => (self.transport.call(&call).await, Ok(())),
             Some(need) => {
-                let sent = self.transport.call_durably(&[call], need).await;
+                let sent = self.transport.call_each(&[call], Some(need)).await;
                 let waited = Nanos::from(began.elapsed());
                 let (mut replies, durability) = sent.map_err(|reason| durable::unacknowledged_error(reason, waited))?;
-                let reply = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
-                (reply, durability)
+                (or_missing(replies.pop()), durability)
             }
         };
         Ok((self.decode_reply(script, keys, reply, began)?, durability))
@@ -176,17 +184,17 @@ impl RedisStore {
 
     /// Fails until the first heartbeat of a new run, which shows whether data was lost. Every refund calls it first.
     fn require_heartbeat(&self, script: Script) -> Result<(), StoreError> {
-        if self.server_state.has_acknowledged(self.transport.run()) {
+        if self.server_state.has_acknowledged(self.run_of_server()) {
             return Ok(());
         }
-        Err(RedisStoreError::heartbeat_pending().into_store_error(script.name, Nanos::ZERO))
+        Err(RedisStoreError::HEARTBEAT_PENDING.into_store_error(script.name, Nanos::ZERO))
     }
 
     fn decode_reply(
         &self,
         script: Script,
         keys: &[Vec<u8>],
-        reply: Result<redis::Value, RedisStoreError>,
+        reply: RedisReply,
         began: Instant,
     ) -> Result<ScriptReply, StoreError> {
         let waited = Nanos::from(began.elapsed());
@@ -195,11 +203,6 @@ impl RedisStore {
         self.server_state.note_seen(reply.at);
         Ok(reply)
     }
-}
-
-/// The scripts as they are shipped.
-fn shipped_scripts() -> Arc<[LoadedScript]> {
-    scripts::ALL.map(|script| LoadedScript::new(script, script.text)).into()
 }
 
 /// The error for an invalid plan or an invalid reply of `script`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Limit, Parameters};
-use tidegate_core::store::{Charge, Role};
+use tidegate_core::store::{Charge, ChargeIntent, Role};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Nanos, Tick};
 
@@ -14,15 +14,6 @@ use super::record::{self, END_OF_TIME, RecordHeader};
 
 /// The length of one charge in a plan, in bytes.
 const CHARGE_LEN: usize = 67;
-
-/// Selects the first byte of a plan.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Spending {
-    /// Spent if the request is admitted.
-    Charge,
-    /// Spent whether it fits or not.
-    Force,
-}
 
 /// Charges that a script cannot take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -52,7 +43,7 @@ pub(super) struct ScriptPlan {
 
 impl ScriptPlan {
     /// Plans `charges`. `now` is the approximate time of the store.
-    pub(super) fn new(charges: &[Charge<'_>], spending: Spending, now: Nanos) -> Result<ScriptPlan, PlanError> {
+    pub(super) fn new(charges: &[Charge<'_>], intent: ChargeIntent, now: Nanos) -> Result<ScriptPlan, PlanError> {
         let mut owners: SmallVec<[(Fingerprint, &RuleName); 2]> = SmallVec::new();
         let mut plan = ScriptPlan {
             keys: SmallVec::new(),
@@ -81,9 +72,9 @@ impl ScriptPlan {
             let headers: SmallVec<[&RecordHeader; 4]> = plan.headers_of(key).collect();
             plan.heads.push(record::encode_headers(headers.into_iter()));
         }
-        plan.bytes[0] = match spending {
-            Spending::Force => 2,
-            Spending::Charge => u8::from(plan.is_plain(charges)),
+        plan.bytes[0] = match intent {
+            ChargeIntent::Force => 2,
+            ChargeIntent::Charge | ChargeIntent::Peek => u8::from(plan.is_plain(charges)),
         };
         Ok(plan)
     }

@@ -6,16 +6,17 @@ use std::time::Instant;
 use redis::Value;
 use tidegate_core::store::{
     Charge, ChargeIntent, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
-    Refund, Refunded, Reservations, Reserve, Restore, Settle, Settled, Source, StoreResult, UnacknowledgedError,
+    Refund, Refunded, Restore, Source, StoreResult,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use super::connection_pool::ScriptCall;
 use super::decision_replay::{DecisionReplay, decide, open_replay, snapshot_of};
 use super::durable::{self, DurabilityRequirement};
-use super::plan::{ScriptPlan, Spending, base64url, key};
+use super::plan::{ScriptPlan, base64url, key};
 use super::record;
-use super::reservations::{keys_beside_records, ledgers};
+use super::reply_parts::list;
+use super::reservations::{keys_beside_records, ledgers, micros};
 use super::script_reply::{ScriptReply, ScriptReplyError, number};
 use super::scripts::{self, Script};
 use super::{RedisStore, rejected};
@@ -25,46 +26,35 @@ pub(super) const PERMITS: &str = "s:";
 
 impl Counters for RedisStore {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
-        self.run(script, &set.charges, Spending::Charge, &[], &[], read).await
+        self.charge_as(set, ChargeIntent::Charge).await
     }
 
     /// Sends all sets on one connection, in one pipeline.
     async fn charge_batch(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
-        let now = self.estimated_now();
-        let plan = |set: &&ChargeSet<'_>| ScriptPlan::new(&set.charges, Spending::Charge, now);
-        let plans: Result<Vec<ScriptPlan>, _> = sets.iter().map(plan).collect();
-        let Ok(plans) = plans else {
-            // One set cannot be planned. Each is charged on its own, so that only that one fails.
-            let mut outcomes = Vec::with_capacity(sets.len());
-            for set in sets {
-                outcomes.push(self.charge(set).await);
-            }
-            return outcomes;
-        };
         let script = scripts::CHARGE;
-        let mut calls = Vec::with_capacity(plans.len());
-        for plan in &plans {
-            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[]) });
-        }
+        let plan = |set: &&ChargeSet<'_>| self.plan(script, &set.charges, ChargeIntent::Charge);
+        let plans: StoreResult<Vec<ScriptPlan>> = sets.iter().map(plan).collect();
+        let Ok(plans) = plans else {
+            // One set cannot be planned.
+            return self.charge_one_by_one(sets).await;
+        };
+        let calls = plans.iter();
+        let calls = calls.map(|plan| ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[]) });
+        let calls: Vec<ScriptCall<'_>> = calls.collect();
+        let need = DurabilityRequirement::of(script, sets.iter().flat_map(|set| &set.charges));
         let began = Instant::now();
-        let (replies, durability) = match DurabilityRequirement::of_each(script, sets) {
-            None => (self.transport.call_each(&calls).await, Ok(())),
-            Some(need) => match self.transport.call_durably(&calls, need).await {
-                Ok(sent) => sent,
-                Err(reason) => return self.charge_non_durable(sets, &reason, began).await,
-            },
+        let Ok((replies, durability)) = self.transport.call_each(&calls, need).await else {
+            // Nothing was sent. Sets that need no durability can be charged.
+            return self.charge_one_by_one(sets).await;
         };
         let mut outcomes = Vec::with_capacity(sets.len());
         for ((set, plan), reply) in sets.iter().zip(&plans).zip(replies) {
             outcomes.push(match self.decode_reply(script, &plan.keys, reply, began) {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
                 Ok(reply) => {
-                    let confirmed =
-                        if set.requires_durability() { durable::confirm(&reply, &durability, began) } else { Ok(()) };
-                    let intent = ChargeIntent::Charge;
-                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, intent))
+                    let needed = if set.requires_durability() { &durability } else { &Ok(()) };
+                    let confirmed = durable::confirm(&reply, needed, began);
+                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge))
                 }
                 Err(error) => Err(error),
             });
@@ -91,7 +81,6 @@ impl Counters for RedisStore {
         let name = base64url(refund.id);
         let name = String::from_utf8_lossy(&name);
         let id = [key(first.subject, "r:", &name)];
-        let micros = |time: Nanos| time.get().div_ceil(1_000).to_string();
         let (charged, until) = (micros(refund.charged_at), micros(refund.expires_at));
         let after = [charged.as_bytes(), until.as_bytes()];
         let charges: Vec<Charge<'_>> = refund.set.charges.iter().map(capped_charge).collect();
@@ -104,7 +93,7 @@ impl Counters for RedisStore {
             Ok(-1) => Ok(Refunded::Lapsed),
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
-        self.run(script, &charges, Spending::Charge, &id, &after, read).await
+        self.run(script, &charges, ChargeIntent::Charge, &id, &after, read).await
     }
 
     async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
@@ -120,13 +109,11 @@ impl Counters for RedisStore {
                 Err(rejected(script, ScriptReplyError::Disagreement))
             }
         };
-        self.run(script, charges, Spending::Charge, &[], &[], read).await
+        self.run(script, charges, ChargeIntent::Charge, &[], &[], read).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Force);
-        self.run(script, &set.charges, Spending::Force, &[], &[], read).await
+        self.charge_as(set, ChargeIntent::Force).await
     }
 
     /// Each state is merged in a step of its own: merging is idempotent and commutative. All are sent in one
@@ -134,21 +121,19 @@ impl Counters for RedisStore {
     async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
         let script = scripts::RESTORE;
         Restore::check_all(restores).map_err(|error| rejected(script, error))?;
-        let now = self.estimated_now();
         let plan = |restore: &Restore<'_>| {
             let charges = std::slice::from_ref(&restore.charge);
-            ScriptPlan::new(charges, Spending::Charge, now)
+            Ok((self.plan(script, charges, ChargeIntent::Charge)?, encode_state(restore)))
         };
-        let plans: Result<Vec<ScriptPlan>, _> = restores.iter().map(plan).collect();
-        let plans = plans.map_err(|error| rejected(script, error))?;
-        let states: Vec<Vec<u8>> = restores.iter().map(encode_state).collect();
-        let mut calls = Vec::with_capacity(plans.len());
-        for (plan, state) in plans.iter().zip(&states) {
-            calls.push(ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[state]) });
-        }
+        let plans: Vec<(ScriptPlan, Vec<u8>)> = restores.iter().map(plan).collect::<StoreResult<_>>()?;
+        let calls = plans.iter();
+        let calls =
+            calls.map(|(plan, state)| ScriptCall { script, keys: &plan.keys, arguments: plan.arguments(&[state]) });
+        let calls: Vec<ScriptCall<'_>> = calls.collect();
         let began = Instant::now();
-        let replies = self.transport.call_each(&calls).await;
-        for ((restore, plan), reply) in restores.iter().zip(&plans).zip(replies) {
+        let replies = self.transport.call_each(&calls, None).await;
+        let (replies, _) = replies.map_err(|reason| durable::unacknowledged_error(reason, Nanos::ZERO))?;
+        for ((restore, (plan, _)), reply) in restores.iter().zip(&plans).zip(replies) {
             let reply = self.decode_reply(script, &plan.keys, reply, began)?;
             if reply.is_only_time() {
                 self.restore_one(restore).await?;
@@ -168,8 +153,7 @@ impl Counters for RedisStore {
 
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let script = scripts::RESET;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
-        let plan = plan.map_err(|error| rejected(script, error))?;
+        let plan = self.plan(script, &set.charges, ChargeIntent::Charge)?;
         let rates: Vec<Vec<u8>> = (0..plan.keys.len())
             .map(|key| {
                 let charges = set.charges.iter().zip(&plan.key_of);
@@ -201,16 +185,6 @@ impl Permits for RedisStore {
     }
 }
 
-impl Reservations for RedisStore {
-    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
-        self.reserve_in_ledgers(reserve).await
-    }
-
-    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
-        self.settle_in_ledgers(settle).await
-    }
-}
-
 /// The state to restore, as a record of one counter.
 fn encode_state(restore: &Restore<'_>) -> Vec<u8> {
     let header = record::RecordHeader::of(restore.charge.rate, &restore.charge.limit);
@@ -226,37 +200,31 @@ fn check_merged(reply: &ScriptReply) -> StoreResult<()> {
 }
 
 impl RedisStore {
+    async fn charge_as(&self, set: &ChargeSet<'_>, intent: ChargeIntent) -> StoreResult<Outcome> {
+        let script = scripts::CHARGE;
+        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, intent);
+        self.run(script, &set.charges, intent, &[], &[], read).await
+    }
+
     /// Merges one state, and plans anew if the store's time is outside the windows of the plan.
     async fn restore_one(&self, restore: &Restore<'_>) -> StoreResult<()> {
         let charges = std::slice::from_ref(&restore.charge);
-        let (script, spending) = (scripts::RESTORE, Spending::Charge);
         let read = |_: &ScriptPlan, reply: ScriptReply| check_merged(&reply);
-        self.run(script, charges, spending, &[], &[&encode_state(restore)], read).await
+        self.run(scripts::RESTORE, charges, ChargeIntent::Charge, &[], &[&encode_state(restore)], read).await
     }
 
-    /// Charges the sets that need no durability. The others fail with `reason`.
-    async fn charge_non_durable(
-        &self,
-        sets: &[&ChargeSet<'_>],
-        reason: &UnacknowledgedError,
-        began: Instant,
-    ) -> Vec<StoreResult<Outcome>> {
+    /// Charges each set on its own, so that only those fail that cannot be charged.
+    async fn charge_one_by_one(&self, sets: &[&ChargeSet<'_>]) -> Vec<StoreResult<Outcome>> {
         let mut outcomes = Vec::with_capacity(sets.len());
         for set in sets {
-            let waited = Nanos::from(began.elapsed());
-            outcomes.push(if set.requires_durability() {
-                Err(durable::unacknowledged_error(reason.clone(), waited))
-            } else {
-                self.charge(set).await
-            });
+            outcomes.push(self.charge(set).await);
         }
         outcomes
     }
 
     async fn read_records(&self, set: &ChargeSet<'_>) -> StoreResult<(ScriptPlan, ScriptReply)> {
         let script = scripts::READ;
-        let plan = ScriptPlan::new(&set.charges, Spending::Charge, self.estimated_now());
-        let plan = plan.map_err(|error| rejected(script, error))?;
+        let plan = self.plan(script, &set.charges, ChargeIntent::Charge)?;
         let call = ScriptCall { script, keys: &plan.keys, arguments: Vec::new() };
         let began = Instant::now();
         let reply = self.transport.call(&call).await;
@@ -281,11 +249,7 @@ impl RedisStore {
         let ttl = permit.ttl.get().div_ceil(1_000).min(1 << 50).to_string();
         let arguments = [&holder, verb.as_bytes(), max.as_bytes(), ttl.as_bytes()];
         let reply = self.run_untimed(script, &keys, arguments.to_vec()).await?;
-        let values = match &reply {
-            Value::Array(values) => values.as_slice(),
-            _ => &[],
-        };
-        match values {
+        match list(&reply).unwrap_or_default() {
             [Value::Int(granted), Value::Int(in_use)] => Ok(PermitReply {
                 granted: *granted == 1,
                 in_use: u32::try_from(*in_use).unwrap_or(u32::MAX),

@@ -81,16 +81,13 @@ fn parse_single_server(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
     let [address] = parts.hosts.as_slice() else {
         return Err(bad_url(ONE_HOST));
     };
-    parts.options.reject_unknown(&["ca", "cert", "key", "password_file"])?;
-    let access = Access { database: database(parts.path.strip_prefix('/').unwrap_or_default())?, ..parts.access()? };
+    let access = Access { database: database(parts.path.strip_prefix('/').unwrap_or_default())?, ..parts.access(&[])? };
     let address = address.clone();
     Ok(RedisUrl::SingleServer { address, access })
 }
 
 fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
-    let own = ["sentinel_user", "sentinel_pass"];
-    let known = ["ca", "cert", "key", "password_file"];
-    parts.options.reject_unknown(&[&known[..], &own[..]].concat())?;
+    let access = parts.access(&["sentinel_user", "sentinel_pass"])?;
     let path = parts.path.strip_prefix('/').unwrap_or_default();
     let (name, number) = path.split_once('/').unwrap_or((path, ""));
     // A sentinel takes no other names.
@@ -98,7 +95,7 @@ fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
     if name.is_empty() || !name.chars().all(plain) {
         return Err(bad_url(NAME));
     }
-    let servers = Access { database: database(number)?, ..parts.access()? };
+    let servers = Access { database: database(number)?, ..access };
     let password = parts.options.get("sentinel_pass").map(str::to_owned);
     let sentinels = Access {
         user: parts.options.get("sentinel_user").map(str::to_owned),
@@ -110,9 +107,9 @@ fn parse_sentinels(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
 }
 
 fn parse_cluster(parts: &UrlParts) -> Result<RedisUrl, RedisStoreError> {
-    parts.options.reject_unknown(&["ca", "cert", "key", "password_file"])?;
+    let access = parts.access(&[])?;
     match parts.path.as_str() {
-        "" | "/" => Ok(RedisUrl::Cluster { addresses: parts.hosts.clone(), access: parts.access()? }),
+        "" | "/" => Ok(RedisUrl::Cluster { addresses: parts.hosts.clone(), access }),
         _ => Err(bad_url(NO_DATABASE)),
     }
 }
@@ -122,7 +119,7 @@ fn parse_unix_socket(path: &str) -> Result<RedisUrl, RedisStoreError> {
     let url = redis::parse_redis_url(&format!("unix://{path}"));
     let url = url.filter(|url| url.fragment().is_none());
     let url = url.ok_or_else(|| bad_url(SOCKET))?;
-    let options = UrlOptions(pairs(url.query_pairs()));
+    let options = UrlOptions::parse(url.query_pairs());
     options.reject_unknown(&["db", "user", "pass", "password_file"])?;
     let info = url.into_connection_info().map_err(|_| bad_url(SOCKET))?;
     let ConnectionAddr::Unix(path) = info.addr().clone() else {
@@ -161,7 +158,7 @@ impl UrlParts {
         let whole = redis::parse_redis_url(&format!("redis://{user}{first}{tail}"));
         let whole = whole.filter(|url| url.fragment().is_none());
         let mut whole = whole.ok_or_else(|| bad_url(HOSTS))?;
-        let (path, options) = (whole.path().to_owned(), UrlOptions(pairs(whole.query_pairs())));
+        let (path, options) = (whole.path().to_owned(), UrlOptions::parse(whole.query_pairs()));
         whole.set_path("");
         whole.set_query(None);
         let login = whole.into_connection_info().map_err(|_| bad_url(HOSTS))?;
@@ -169,7 +166,9 @@ impl UrlParts {
         Ok(UrlParts { login, hosts: hosts.collect::<Result<_, _>>()?, path, options, encrypted })
     }
 
-    fn access(&self) -> Result<Access, RedisStoreError> {
+    /// User, password and certificates. Rejects options that are neither for these nor among `more`.
+    fn access(&self, more: &[&str]) -> Result<Access, RedisStoreError> {
+        self.options.reject_unknown(&[&["ca", "cert", "key", "password_file"], more].concat())?;
         let file = |name| self.options.get(name).map(PathBuf::from);
         let own = match (file("cert"), file("key")) {
             (None, None) => None,
@@ -212,6 +211,10 @@ fn login(info: &ConnectionInfo, options: &UrlOptions) -> Result<Access, RedisSto
 struct UrlOptions(Vec<(String, String)>);
 
 impl UrlOptions {
+    fn parse<T: Into<String>>(pairs: impl Iterator<Item = (T, T)>) -> Self {
+        UrlOptions(pairs.map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
     /// Rejects options that are not `known` or are given twice: none is silently ignored.
     fn reject_unknown(&self, known: &[&str]) -> Result<(), RedisStoreError> {
         let name = |i: usize| self.0[i].0.as_str();
@@ -223,10 +226,6 @@ impl UrlOptions {
         let pair = self.0.iter().find(|(known, _)| known == name);
         pair.map(|(_, value)| value.as_str())
     }
-}
-
-fn pairs<T: Into<String>>(pairs: impl Iterator<Item = (T, T)>) -> Vec<(String, String)> {
-    pairs.map(|(name, value)| (name.into(), value.into())).collect()
 }
 
 #[cfg(test)]

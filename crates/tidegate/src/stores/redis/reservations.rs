@@ -2,17 +2,17 @@
 //! can settle it. The next reservation refunds the estimates that expired unsettled.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{Charge, ChargeIntent, Outcome, Reserve, Settle, Settled, StoreResult, Used};
+use tidegate_core::store::{Charge, ChargeIntent, Outcome, Reservations, Reserve, Settle, Settled, StoreResult, Used};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
-use super::plan::{ScriptPlan, Spending, key};
+use super::plan::{ScriptPlan, key};
 use super::port::decide_from_reply;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::{RedisStore, rejected, scripts};
 
-impl RedisStore {
-    pub(super) async fn reserve_in_ledgers(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
+impl Reservations for RedisStore {
+    async fn reserve(&self, reserve: &Reserve<'_>) -> StoreResult<Outcome> {
         let (script, set) = (scripts::RESERVE, &reserve.set);
         self.require_heartbeat(script)?;
         let id = reserve.id.to_be_bytes();
@@ -21,10 +21,10 @@ impl RedisStore {
         let after = [&id[..], ttl.as_bytes(), since.as_bytes()];
         let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
         let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
+        self.run(script, charges, ChargeIntent::Charge, &ledgers, &after, read).await
     }
 
-    pub(super) async fn settle_in_ledgers(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
+    async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let script = scripts::SETTLE;
         self.require_heartbeat(script)?;
         // A loss of data loses the mark of an earlier settlement, too.
@@ -47,7 +47,7 @@ impl RedisStore {
             _ => Err(rejected(script, ScriptReplyError::Shape)),
         };
         let (charges, ledgers) = (&settle.set.charges, ledgers(&settle.set.charges));
-        self.run(script, charges, Spending::Charge, &ledgers, &after, read).await
+        self.run(script, charges, ChargeIntent::Charge, &ledgers, &after, read).await
     }
 }
 
@@ -83,6 +83,7 @@ fn encode_used(settle: &Settle<'_>) -> Vec<u8> {
     each.flat_map(f64::to_le_bytes).collect()
 }
 
-fn micros(time: Nanos) -> String {
+/// Whole microseconds, rounded up.
+pub(super) fn micros(time: Nanos) -> String {
     time.get().div_ceil(1_000).to_string()
 }

@@ -3,6 +3,8 @@
 use redis::Value;
 use tidegate_core::units::Nanos;
 
+use super::reply_parts::list;
+
 /// The reply of a script that begins with the time.
 pub(super) struct ScriptReply {
     /// The server's time of the decision.
@@ -64,11 +66,8 @@ impl ScriptReply {
 
 /// The number in the reply of a script that returns only that.
 pub(super) fn number(value: &Value) -> Result<u64, ScriptReplyError> {
-    let Value::Array(values) = value else {
-        return Err(ScriptReplyError::Shape);
-    };
-    match values.as_slice() {
-        [Value::Int(number)] => u64::try_from(*number).map_err(|_| ScriptReplyError::Shape),
+    match list(value) {
+        Some([Value::Int(number)]) => u64::try_from(*number).map_err(|_| ScriptReplyError::Shape),
         _ => Err(ScriptReplyError::Shape),
     }
 }

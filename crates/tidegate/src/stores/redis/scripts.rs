@@ -56,16 +56,25 @@ pub(super) const HEARTBEAT: Script = script!("heartbeat");
 /// All scripts.
 pub(super) const ALL: [Script; 10] = [CHARGE, READ, DRAW, REFUND, RESERVE, SETTLE, RESTORE, RESET, PERMIT, HEARTBEAT];
 
-/// A script and its hash.
-pub(super) struct LoadedScript {
-    pub(super) script: Script,
-    pub(super) text: Cow<'static, str>,
-    pub(super) hash: String,
+/// A script as a server has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadedScript {
+    /// The name.
+    pub name: &'static str,
+    /// The text that is loaded.
+    pub text: Cow<'static, str>,
+    /// The hash by which the server knows it.
+    pub hash: String,
 }
 
 impl LoadedScript {
     pub(super) fn new(script: Script, text: impl Into<Cow<'static, str>>) -> Self {
         let text = text.into();
-        LoadedScript { script, hash: redis::Script::new(&text).get_hash().to_owned(), text }
+        LoadedScript { name: script.name, hash: redis::Script::new(&text).get_hash().to_owned(), text }
+    }
+
+    /// The script as it is shipped.
+    pub(super) fn shipped(script: Script) -> Self {
+        LoadedScript::new(script, script.text)
     }
 }

@@ -4,10 +4,12 @@
 //! stored one. With two secrets one client would have two counters, and twice the limit would be allowed.
 
 use redis::Value;
+use tidegate_core::units::Nanos;
 
 use super::Redis;
 use super::error::RedisStoreError;
-use super::heartbeat::newest_heartbeat;
+use super::heartbeat::registered_nodes;
+use super::reply_parts::time_of;
 use crate::secret::Secret;
 
 pub(super) const KEY: &str = "tg:ctl:secret";
@@ -17,23 +19,7 @@ const SECRET_PREFIX: &str = "secret:";
 const CHECK_PREFIX: &str = "check:";
 
 /// A node that has been silent for longer is not waited for. Nodes check the key far more often.
-const RESTORED_WITHIN_MS: u64 = 5_000;
-
-/// The reply to `TIME`, in milliseconds.
-fn server_millis(time: &Value) -> Option<u64> {
-    let Value::Array(time) = time else {
-        return None;
-    };
-    let [secs, micros] = time.as_slice() else {
-        return None;
-    };
-    let number = |value: &Value| match value {
-        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        Value::Int(number) => u64::try_from(*number).ok(),
-        _ => None,
-    };
-    Some(number(secs)? * 1_000 + number(micros)? / 1_000)
-}
+const RESTORED_WITHIN: Nanos = Nanos::from_secs(5);
 
 /// Why a node cannot use this store.
 #[derive(Debug, thiserror::Error)]
@@ -77,24 +63,25 @@ pub enum StoredSecret {
 
 impl StoredSecret {
     pub(super) fn of(found: &[u8], own: Option<&Secret>) -> Self {
-        let Ok(found) = std::str::from_utf8(found) else {
-            return StoredSecret::Unreadable;
-        };
-        let (status, check) = match (found.strip_prefix(CHECK_PREFIX), found.strip_prefix(SECRET_PREFIX)) {
-            (Some(check), _) => (StoredSecret::Check, Some(check.to_owned())),
-            (None, Some(hex)) => {
-                let theirs = Secret::from_hex(hex);
-                (StoredSecret::Whole, theirs.map(|theirs| theirs.check_value()))
-            }
-            (None, None) => (StoredSecret::Unreadable, None),
+        let whole = whole_secret(found);
+        let text = std::str::from_utf8(found).unwrap_or_default();
+        let check = match &whole {
+            Some(theirs) => Some(theirs.check_value()),
+            None => text.strip_prefix(CHECK_PREFIX).map(str::to_owned),
         };
         match (check, own) {
             (None, _) => StoredSecret::Unreadable,
-            (Some(_), None) => status,
+            (Some(_), None) if whole.is_some() => StoredSecret::Whole,
+            (Some(_), None) => StoredSecret::Check,
             (Some(check), Some(own)) if check == own.check_value() => StoredSecret::Ours,
             (Some(_), Some(_)) => StoredSecret::Another,
         }
     }
+}
+
+/// The stored secret, if it is a secret and no check value.
+fn whole_secret(found: &[u8]) -> Option<Secret> {
+    Secret::from_hex(std::str::from_utf8(found).ok()?.strip_prefix(SECRET_PREFIX)?)
 }
 
 impl Redis {
@@ -116,20 +103,17 @@ impl Redis {
     /// # Errors
     /// When the store does not reply.
     pub async fn awaits_secret(&self) -> Result<bool, RedisStoreError> {
-        let mut get = redis::cmd("GET");
-        get.arg(KEY);
-        if self.command(KEY, &get).await? != Value::Nil {
+        if self.command(KEY.as_bytes(), redis::cmd("GET").arg(KEY)).await? != Value::Nil {
             return Ok(false);
         }
         for register in self.registers() {
-            let mut read = redis::cmd("HGETALL");
-            read.arg(register.as_str());
-            let heartbeats = self.command(&register, &read).await?;
-            let Some(newest) = newest_heartbeat(&heartbeats) else {
+            let nodes = self.command(&register, redis::cmd("HGETALL").arg(&register)).await?;
+            let newest = registered_nodes(&nodes).into_iter().map(|(_, at)| at).max();
+            let Some(newest) = newest else {
                 continue;
             };
-            let now = server_millis(&self.command(&register, &redis::cmd("TIME")).await?);
-            if now.is_some_and(|now| now.saturating_sub(newest) <= RESTORED_WITHIN_MS) {
+            let now = time_of(&self.command(&register, &redis::cmd("TIME")).await?);
+            if now.is_some_and(|now| now.since(newest) <= RESTORED_WITHIN) {
                 return Ok(true);
             }
         }
@@ -152,29 +136,17 @@ impl Redis {
             Offer::Check => format!("{CHECK_PREFIX}{}", mine.check_value()),
             Offer::Whole => format!("{SECRET_PREFIX}{}", mine.to_hex()),
         };
-        let mut set = redis::cmd("SET");
-        set.arg(KEY).arg(&offered).arg("NX");
-        self.command(KEY, &set).await?;
-        let mut get = redis::cmd("GET");
-        get.arg(KEY);
-        let found = match self.command(KEY, &get).await? {
+        self.command(KEY.as_bytes(), redis::cmd("SET").arg(KEY).arg(&offered).arg("NX")).await?;
+        let found = match self.command(KEY.as_bytes(), redis::cmd("GET").arg(KEY)).await? {
             Value::BulkString(found) => found,
             Value::Nil => return Err(SecretError::Gone),
             _ => return Err(SecretError::Unreadable),
         };
-        let found = std::str::from_utf8(&found).map_err(|_| SecretError::Unreadable)?;
-        if let Some(check) = found.strip_prefix(CHECK_PREFIX) {
-            return match (check == mine.check_value(), offer) {
-                (true, _) => Ok(mine.clone()),
-                (false, Offer::Whole) => Err(SecretError::FileNeeded),
-                (false, Offer::Check) => Err(SecretError::Another),
-            };
-        }
-        let hex = found.strip_prefix(SECRET_PREFIX).ok_or(SecretError::Unreadable)?;
-        let theirs = Secret::from_hex(hex).ok_or(SecretError::Unreadable)?;
-        match offer {
-            Offer::Check if theirs.check_value() != mine.check_value() => Err(SecretError::Another),
-            _ => Ok(theirs),
+        match (StoredSecret::of(&found, Some(mine)), offer) {
+            (StoredSecret::Ours, _) => Ok(mine.clone()),
+            (StoredSecret::Another, Offer::Check) => Err(SecretError::Another),
+            (StoredSecret::Another, Offer::Whole) => whole_secret(&found).ok_or(SecretError::FileNeeded),
+            _ => Err(SecretError::Unreadable),
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::time::{sleep, timeout};
 use self::votes::Votes;
 use super::access::{Access, RedisAddress};
 use super::error::RedisStoreError;
+use super::reply_parts::{list, text};
 
 /// The interval of queries without a hint: a hint may be lost.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -114,8 +115,7 @@ impl Sentinels {
         let queries: Vec<_> = self.each.iter().map(query).collect();
         let (mut replies, mut votes) = (Vec::new(), Votes::of(self.each.len()));
         for (one, query) in self.each.iter().zip(queries) {
-            let reply = query.await;
-            let reply = reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None)));
+            let reply = query.await.unwrap_or(Err(RedisStoreError::NOT_CONNECTED));
             votes.cast(reply.clone());
             replies.push((one.address.clone(), reply));
         }
@@ -130,7 +130,7 @@ impl Sentinels {
         }
         let mut votes = Votes::of(self.each.len());
         while let Some(reply) = queries.join_next().await {
-            votes.cast(reply.unwrap_or_else(|_| Err(RedisStoreError::not_connected(None))));
+            votes.cast(reply.unwrap_or(Err(RedisStoreError::NOT_CONNECTED)));
             if let Some(address) = votes.majority() {
                 // The rest need not be waited for, but may finish connecting.
                 queries.detach_all();
@@ -177,8 +177,8 @@ impl Sentinel {
             *cached = Some(connection);
             Ok(reply)
         });
-        let timed_out = || RedisStoreError::from_sentinel(&RedisStoreError::not_connected(None));
-        Ok(parse_address(&reply.await.unwrap_or_else(|_| Err(timed_out()))?))
+        let timed_out = |_| Err(RedisStoreError::from_sentinel(&RedisStoreError::NOT_CONNECTED));
+        Ok(parse_address(&reply.await.unwrap_or_else(timed_out)?))
     }
 
     fn query_command(&self) -> redis::Cmd {
@@ -219,12 +219,8 @@ impl Sentinel {
 
 /// The address in a sentinel's reply: a host and a port.
 fn parse_address(reply: &Value) -> Option<RedisAddress> {
-    let Value::Array(parts) = reply else {
-        return None;
-    };
-    let text = |part: &Value| redis::from_redis_value_ref::<String>(part).ok();
-    match parts.as_slice() {
-        [host, port] => Some(RedisAddress::Tcp { host: text(host)?, port: text(port)?.parse().ok()? }),
+    match list(reply)? {
+        [host, port] => Some(RedisAddress::Tcp { host: text(host)?.to_owned(), port: text(port)?.parse().ok()? }),
         _ => None,
     }
 }

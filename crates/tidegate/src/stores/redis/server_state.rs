@@ -1,7 +1,7 @@
 //! The state of a server that is remembered between calls. It outlives connections and addresses.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -23,8 +23,6 @@ pub(super) struct ServerState {
     last_heartbeat_at: Mutex<Option<Instant>>,
     /// Hash slots that were received and may lack counts.
     incomplete_hash_slots: Mutex<Vec<HashSlot>>,
-    /// Whether `incomplete_hash_slots` is not empty.
-    has_incomplete_hash_slots: AtomicBool,
     /// The moment up to which the server has the counts that this node remembers.
     pub(super) restore_point: Mutex<RestorePoint>,
     /// The moment since which data is whole, if that is later than the epoch's.
@@ -54,7 +52,6 @@ impl Default for ServerState {
             acknowledged_run: AtomicU64::new(0),
             last_heartbeat_at: Mutex::default(),
             incomplete_hash_slots: Mutex::default(),
-            has_incomplete_hash_slots: AtomicBool::new(false),
             restore_point: Mutex::default(),
             raised_since: AtomicU64::new(0),
             registered_in: Mutex::default(),
@@ -116,7 +113,7 @@ impl ServerState {
         let last = *self.last_heartbeat_at.lock();
         let silence = last.map(|at| now.saturating_duration_since(at));
         let is_recent = silence.is_some_and(|silence| silence < MAX_SILENCE);
-        let may_lack = self.has_incomplete_hash_slots.load(Ordering::Acquire);
+        let may_lack = !self.incomplete_hash_slots.lock().is_empty();
         is_recent && !may_lack && self.has_acknowledged(run) && self.restore_point.lock().is_restored()
     }
 
@@ -128,18 +125,15 @@ impl ServerState {
         }
         if state != SourceState::Whole {
             self.incomplete_hash_slots.lock().extend(hash_slots);
-            self.has_incomplete_hash_slots.store(true, Ordering::Release);
         }
     }
 
     /// Takes the hash slots that were received since the last call and may lack counts.
     pub(super) fn take_incomplete_hash_slots(&self) -> Vec<HashSlot> {
-        if !self.has_incomplete_hash_slots.load(Ordering::Acquire) {
-            return Vec::new();
-        }
         let mut lacking = self.incomplete_hash_slots.lock();
-        self.has_incomplete_hash_slots.store(false, Ordering::Release);
-        self.restore_point.lock().mark_incomplete();
+        if !lacking.is_empty() {
+            self.restore_point.lock().mark_incomplete();
+        }
         std::mem::take(&mut *lacking)
     }
 

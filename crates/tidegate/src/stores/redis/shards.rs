@@ -3,24 +3,23 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tidegate_core::store::{ShardId, Shards, UnacknowledgedError};
 use tidegate_core::subject::Fingerprint;
 
+use super::RedisStore;
 use super::cluster::{RedisCluster, ShardHandle, hash_slot_of_subject};
+use super::connect_target::ConnectTarget;
+use super::connection::RedisReply;
 use super::connection_gate::ConnectionGate;
 use super::connection_pool::{ConnectionPool, RedisConfig, RedisRequest};
 use super::error::RedisStoreError;
 use super::heartbeat::NODES_KEY;
 use super::redirect::SendMode;
 use super::redis_url::RedisUrl;
-use super::scripts::LoadedScript;
+use super::scripts::{self, LoadedScript};
 use super::sentinel::Sentinels;
 use super::transport::Transport;
-use super::{RedisStore, connect_target, shipped_scripts};
-
-/// The shard of a store that has only one.
-const ONLY_SHARD: ShardId = ShardId(0);
 
 /// Counters in Redis or Valkey. Clones are handles to the same store.
 #[derive(Clone)]
@@ -39,7 +38,7 @@ impl Redis {
     /// # Errors
     /// When the URL is invalid.
     pub fn open(config: &RedisConfig) -> Result<Self, RedisStoreError> {
-        Self::open_with_scripts(config, shipped_scripts())
+        Self::open_with_scripts(config, scripts::ALL.map(LoadedScript::shipped))
     }
 
     pub(super) fn open_with_scripts(
@@ -47,33 +46,24 @@ impl Redis {
         scripts: impl Into<Arc<[LoadedScript]>>,
     ) -> Result<Self, RedisStoreError> {
         let scripts = scripts.into();
-        Ok(Redis(match RedisUrl::parse(&config.url)? {
+        let target = match RedisUrl::parse(&config.url)? {
             RedisUrl::Cluster { addresses, access } => {
                 for address in &addresses {
                     access.client(address)?; // rejects what could never connect
                 }
-                RedisDeployment::Cluster(RedisCluster::open(addresses, access, config, scripts))
+                let cluster = RedisCluster::open(addresses, access, config, scripts);
+                return Ok(Redis(RedisDeployment::Cluster(cluster)));
             }
-            RedisUrl::SingleServer { address, access } => {
-                Self::connect(&connect_target::ConnectTarget::Fixed { address, access }, config, &scripts)?
-            }
+            RedisUrl::SingleServer { address, access } => ConnectTarget::Fixed { address, access },
             RedisUrl::Sentinels { addresses, name, sentinels, servers } => {
                 let patience = config.connect_timeout;
                 let sentinel_group = Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
-                Self::connect(&connect_target::ConnectTarget::Sentinel(Arc::new(sentinel_group)), config, &scripts)?
+                ConnectTarget::Sentinel(Arc::new(sentinel_group))
             }
-        }))
-    }
-
-    fn connect(
-        target: &connect_target::ConnectTarget,
-        config: &RedisConfig,
-        scripts: &Arc<[LoadedScript]>,
-    ) -> Result<RedisDeployment, RedisStoreError> {
-        let gate = Arc::new(ConnectionGate::new());
-        let pool = Arc::new(ConnectionPool::open(target, config, scripts, &gate)?);
+        };
+        let pool = ConnectionPool::open(target, config, &scripts, &Arc::new(ConnectionGate::new()))?;
         let store = RedisStore::new(Transport::SingleServer(Arc::clone(&pool)), Arc::default());
-        Ok(RedisDeployment::SingleServer { pool, store })
+        Ok(Redis(RedisDeployment::SingleServer { pool, store }))
     }
 
     /// The only shard of a store that is one server.
@@ -89,10 +79,7 @@ impl Redis {
 
     /// Waits until a server is connected. For start-up and tests: no verb waits for it.
     pub async fn ready(&self) {
-        match &self.0 {
-            RedisDeployment::SingleServer { pool, .. } => pool.ready().await,
-            RedisDeployment::Cluster(cluster) => cluster.ready().await,
-        }
+        self.gate().wait_until(|| self.pools().iter().any(|pool| pool.is_connected())).await;
     }
 
     /// Runs no script until [`Redis::unlock`]: a node that does not know the secret of the others would count
@@ -113,18 +100,16 @@ impl Redis {
 
     /// The last connection error of a server that has no connection.
     pub fn last_error(&self) -> Option<RedisStoreError> {
-        match &self.0 {
-            RedisDeployment::SingleServer { pool, .. } => pool.last_error(),
-            RedisDeployment::Cluster(cluster) => cluster.last_error(),
-        }
+        let map_error = match &self.0 {
+            RedisDeployment::SingleServer { .. } => None,
+            RedisDeployment::Cluster(cluster) => cluster.map_error(),
+        };
+        map_error.or_else(|| self.pools().iter().find_map(|pool| pool.last_error()))
     }
 
     /// Why durable charges are not acknowledged at present, by any server.
     pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
-        match &self.0 {
-            RedisDeployment::SingleServer { pool, .. } => pool.durable.unacknowledged(),
-            RedisDeployment::Cluster(cluster) => cluster.unacknowledged(),
-        }
+        self.pools().iter().find_map(|pool| pool.unacknowledged())
     }
 
     /// The number of refreshes of a cluster's hash slot map.
@@ -136,25 +121,29 @@ impl Redis {
     }
 
     /// Runs a plain command on the server that has its only key.
-    pub(super) async fn command(&self, key: &str, command: &Cmd) -> Result<Value, RedisStoreError> {
+    pub(super) async fn command(&self, key: &[u8], command: &Cmd) -> RedisReply {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => {
                 pool.send(RedisRequest::Command(command), SendMode::Plain).await.0
             }
-            RedisDeployment::Cluster(cluster) => cluster.command(key.as_bytes(), command).await,
+            RedisDeployment::Cluster(cluster) => cluster.command(key, command).await,
         }
     }
 
     /// The keys of the registers of nodes, one for each primary.
-    pub(super) fn registers(&self) -> Vec<String> {
-        let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    pub(super) fn registers(&self) -> Vec<Vec<u8>> {
         match &self.0 {
-            RedisDeployment::SingleServer { .. } => vec![text(NODES_KEY)],
+            RedisDeployment::SingleServer { .. } => vec![NODES_KEY.to_vec()],
+            RedisDeployment::Cluster(cluster) => cluster.registers(),
+        }
+    }
+
+    /// The connections to each server.
+    fn pools(&self) -> Vec<Arc<ConnectionPool>> {
+        match &self.0 {
+            RedisDeployment::SingleServer { pool, .. } => vec![Arc::clone(pool)],
             RedisDeployment::Cluster(cluster) => {
-                let shard = |shard_id| ShardHandle { cluster: Arc::clone(cluster), shard_id };
-                let shard_ids = cluster.shard_ids().into_iter();
-                let registers = shard_ids.filter_map(|shard_id| shard(shard_id).register(&[]));
-                registers.map(|register| text(&register.key())).collect()
+                cluster.primaries().iter().map(|primary| Arc::clone(&primary.pool)).collect()
             }
         }
     }
@@ -162,7 +151,7 @@ impl Redis {
     fn gate(&self) -> &ConnectionGate {
         match &self.0 {
             RedisDeployment::SingleServer { pool, .. } => pool.gate(),
-            RedisDeployment::Cluster(cluster) => cluster.gate(),
+            RedisDeployment::Cluster(cluster) => &cluster.gate,
         }
     }
 }
@@ -172,14 +161,14 @@ impl Shards for Redis {
 
     fn shard_of(&self, subject: Fingerprint) -> ShardId {
         match &self.0 {
-            RedisDeployment::SingleServer { .. } => ONLY_SHARD,
+            RedisDeployment::SingleServer { store, .. } => store.shard_of(subject),
             RedisDeployment::Cluster(cluster) => cluster.shard_of(hash_slot_of_subject(subject)),
         }
     }
 
     fn shard(&self, id: ShardId) -> Option<RedisStore> {
         match &self.0 {
-            RedisDeployment::SingleServer { store, .. } => (id == ONLY_SHARD).then(|| store.clone()),
+            RedisDeployment::SingleServer { store, .. } => store.shard(id),
             RedisDeployment::Cluster(cluster) => {
                 let server_state = Arc::clone(&cluster.primary(id)?.server_state);
                 let shard = ShardHandle { cluster: Arc::clone(cluster), shard_id: id };
@@ -190,7 +179,7 @@ impl Shards for Redis {
 
     fn shard_ids(&self) -> Vec<ShardId> {
         match &self.0 {
-            RedisDeployment::SingleServer { .. } => vec![ONLY_SHARD],
+            RedisDeployment::SingleServer { store, .. } => store.shard_ids(),
             RedisDeployment::Cluster(cluster) => cluster.shard_ids(),
         }
     }
@@ -199,10 +188,6 @@ impl Shards for Redis {
 /// Never prints an address or a password.
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match &self.0 {
-            RedisDeployment::SingleServer { .. } => "single server",
-            RedisDeployment::Cluster(_) => "cluster",
-        };
-        f.debug_struct("Redis").field("kind", &kind).finish_non_exhaustive()
+        f.debug_struct("Redis").finish_non_exhaustive()
     }
 }

@@ -6,11 +6,12 @@
 
 use super::access::{Access, RedisAddress};
 use super::admin_connection::AdminConnection;
-use super::cluster::topology_report;
+use super::cluster::{HashSlotMap, TopologyReply, hash_slot_of, query_at, register_key, tag_for};
 use super::connection_pool::RedisConfig;
 use super::error::RedisStoreError;
 use super::heartbeat;
 use super::redis_url::RedisUrl;
+use super::secret;
 use super::sentinel::{SentinelReply, Sentinels};
 
 /// The servers of a store.
@@ -50,12 +51,6 @@ pub struct SentinelReport {
 pub struct RedisServer {
     pub(super) address: RedisAddress,
     pub(super) access: Access,
-    pub(super) keys: ServerKeys,
-}
-
-/// The keys that a server has.
-#[derive(Clone, Debug)]
-pub(super) struct ServerKeys {
     /// A hash tag of keys on this server; none if it has all keys.
     pub(super) tag: Option<String>,
     /// The number of hash slots it serves; 0 for a standalone server.
@@ -81,7 +76,7 @@ impl RedisTopology {
                 let sentinel_group = Sentinels::new(&addresses, &name, &sentinels, &servers, patience);
                 Ok(sentinel_topology(&sentinel_group).await)
             }
-            RedisUrl::Cluster { addresses, access } => topology_report::report(&addresses, &access, config).await,
+            RedisUrl::Cluster { addresses, access } => cluster_topology(&addresses, &access, config).await,
         }
     }
 }
@@ -98,10 +93,59 @@ async fn sentinel_topology(sentinel_group: &Sentinels) -> RedisTopology {
     }
 }
 
+/// Queries all `seeds` at once for the hash slot map. The map of the highest cluster epoch wins: a server that was cut
+/// off has an old map.
+async fn cluster_topology(
+    seeds: &[RedisAddress],
+    access: &Access,
+    config: &RedisConfig,
+) -> Result<RedisTopology, RedisStoreError> {
+    let query = |seed: &RedisAddress| {
+        let (seed, access, config) = (seed.clone(), access.clone(), config.clone());
+        tokio::spawn(async move { query_at(&seed, &access, &config).await })
+    };
+    let queries: Vec<_> = seeds.iter().map(query).collect();
+    let (mut best, mut unreachable): (Option<TopologyReply>, _) = (None, Vec::new());
+    for (seed, query) in seeds.iter().zip(queries) {
+        match query.await.unwrap_or(Err(RedisStoreError::NOT_CONNECTED)) {
+            Ok(reply) if best.as_ref().is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) => {
+                best = Some(reply);
+            }
+            Ok(_) => {}
+            Err(error) => unreachable.push((seed.to_string(), error)),
+        }
+    }
+    match (best, unreachable.first()) {
+        (Some(reply), _) => Ok(build_topology(&reply.map, access, unreachable)),
+        (None, Some((_, error))) => Err(error.clone()),
+        (None, None) => Err(RedisStoreError::NOT_CONNECTED),
+    }
+}
+
+fn build_topology(map: &HashSlotMap, access: &Access, unreachable: Vec<(String, RedisStoreError)>) -> RedisTopology {
+    let secret = map.owner(hash_slot_of(secret::KEY.as_bytes()));
+    let primaries = map.primaries.iter().enumerate();
+    let servers = primaries.filter_map(|(index, primary)| {
+        // Keys of the tool go to the hash slot of the register, which is as good as any other.
+        let hash_slot = map.register_hash_slot(index, &[])?;
+        Some(RedisServer {
+            address: primary.address.clone(),
+            access: access.clone(),
+            tag: Some(tag_for(hash_slot)),
+            hash_slots: map.count(Some(index)),
+            register: register_key(hash_slot),
+            has_secret: secret == Some(index),
+        })
+    });
+    let mut primaries: Vec<RedisServer> = servers.collect();
+    primaries.sort_by_key(RedisServer::address);
+    RedisTopology::Cluster { primaries, unowned: map.count(None), unreachable }
+}
+
 impl RedisServer {
     fn standalone(address: RedisAddress, access: Access) -> RedisServer {
-        let keys = ServerKeys { tag: None, hash_slots: 0, register: heartbeat::NODES_KEY.to_vec(), has_secret: true };
-        RedisServer { address, access, keys }
+        let register = heartbeat::NODES_KEY.to_vec();
+        RedisServer { address, access, tag: None, hash_slots: 0, register, has_secret: true }
     }
 
     /// The address, without user and password.
@@ -111,7 +155,7 @@ impl RedisServer {
 
     /// The number of hash slots of a cluster that it serves.
     pub fn hash_slots(&self) -> usize {
-        self.keys.hash_slots
+        self.hash_slots
     }
 
     /// Connects, and checks that the server replies.

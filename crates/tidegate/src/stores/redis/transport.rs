@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use redis::Value;
-use tidegate_core::store::{HashSlot, UnacknowledgedError};
+use tidegate_core::store::HashSlot;
 use tidegate_core::subject::Fingerprint;
 
 use super::cluster::ShardHandle;
+use super::connection::RedisReply;
+use super::connection_gate::ConnectionGate;
 use super::connection_pool::{ConnectionPool, RedisRequest, ScriptCall};
 use super::durable::{DurabilityRequirement, DurableReplies};
-use super::error::RedisStoreError;
 use super::redirect::SendMode;
 
 /// The kinds of transport.
@@ -23,61 +23,41 @@ pub(super) enum Transport {
 }
 
 impl Transport {
-    pub(super) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, RedisStoreError> {
+    pub(super) async fn call(&self, call: &ScriptCall<'_>) -> RedisReply {
         match self {
             Transport::SingleServer(pool) => pool.send(RedisRequest::Script(call), SendMode::Plain).await.0,
             Transport::ClusterShard(shard) => shard.call(call).await,
         }
     }
 
-    /// Runs several scripts one after another, in one pipeline.
-    pub(super) async fn call_each(&self, calls: &[ScriptCall<'_>]) -> Vec<Result<Value, RedisStoreError>> {
-        match self {
-            Transport::SingleServer(pool) => pool.call_each(calls).await,
-            Transport::ClusterShard(shard) => shard.call_each(calls).await,
-        }
-    }
-
-    /// The same, and waits until the writes are as durable as `need` requires.
+    /// Runs several scripts one after another, in one pipeline, and waits until the writes are as durable as `need`
+    /// requires.
     ///
     /// # Errors
     /// When nothing was sent, because earlier writes are not durable yet.
-    pub(super) async fn call_durably(&self, calls: &[ScriptCall<'_>], need: DurabilityRequirement) -> DurableReplies {
+    pub(super) async fn call_each(
+        &self,
+        calls: &[ScriptCall<'_>],
+        need: Option<DurabilityRequirement>,
+    ) -> DurableReplies {
         match self {
-            Transport::SingleServer(pool) => pool.call_durably(calls, need, SendMode::Plain).await,
-            Transport::ClusterShard(shard) => shard.call_durably(calls, need).await,
+            Transport::SingleServer(pool) => pool.call_each(calls, need).await,
+            Transport::ClusterShard(shard) => shard.call_each(calls, need).await,
         }
     }
 
-    /// Waits until the server is connected. Never completes for a shard that has left the cluster.
-    pub(super) async fn ready(&self) {
+    /// The connections to the server. None for a shard that has left the cluster.
+    pub(super) fn pool(&self) -> Option<Arc<ConnectionPool>> {
         match self {
-            Transport::SingleServer(pool) => pool.ready().await,
-            Transport::ClusterShard(shard) => shard.ready().await,
+            Transport::SingleServer(pool) => Some(Arc::clone(pool)),
+            Transport::ClusterShard(shard) => shard.primary().map(|primary| Arc::clone(&primary.pool)),
         }
     }
 
-    /// The last connection error, if there is no connection.
-    pub(super) fn last_error(&self) -> Option<RedisStoreError> {
+    pub(super) fn gate(&self) -> &ConnectionGate {
         match self {
-            Transport::SingleServer(pool) => pool.last_error(),
-            Transport::ClusterShard(shard) => shard.cluster.primary(shard.shard_id)?.pool.last_error(),
-        }
-    }
-
-    /// Why durable charges are not acknowledged at present.
-    pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
-        match self {
-            Transport::SingleServer(pool) => pool.durable.unacknowledged(),
-            Transport::ClusterShard(shard) => shard.cluster.primary(shard.shard_id)?.pool.durable.unacknowledged(),
-        }
-    }
-
-    /// The run of the connected server.
-    pub(super) fn run(&self) -> Option<u64> {
-        match self {
-            Transport::SingleServer(pool) => pool.run(),
-            Transport::ClusterShard(shard) => shard.cluster.primary(shard.shard_id)?.pool.run(),
+            Transport::SingleServer(pool) => pool.gate(),
+            Transport::ClusterShard(shard) => &shard.cluster.gate,
         }
     }
 

@@ -12,6 +12,7 @@ use tidegate_core::subject::FingerprintKey;
 use super::hash_slots::HASH_SLOTS;
 use crate::runtime::mix;
 use crate::stores::redis::access::RedisAddress;
+use crate::stores::redis::reply_parts::{list, text};
 
 /// Parses `HOST:PORT` of a redirect. An empty host means the host that was queried. An IPv6 address has no
 /// brackets there, so the port follows the last colon.
@@ -26,11 +27,11 @@ pub(super) fn parse_address(text: &str, queried_host: &str) -> Option<RedisAddre
 
 /// A server that serves hash slots.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Primary {
+pub(in crate::stores::redis) struct Primary {
     /// Its name in the cluster, which does not change with its address.
     pub(super) id: String,
     pub(super) shard_id: ShardId,
-    pub(super) address: RedisAddress,
+    pub(in crate::stores::redis) address: RedisAddress,
 }
 
 /// A reply that is no map.
@@ -47,9 +48,9 @@ const UNOWNED: u16 = u16::MAX;
 
 /// The hash slots and their primaries.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct HashSlotMap {
+pub(in crate::stores::redis) struct HashSlotMap {
     /// In order of their ids.
-    pub(super) primaries: Arc<[Primary]>,
+    pub(in crate::stores::redis) primaries: Arc<[Primary]>,
     /// Servers that serve no hash slot now; they can be queried for the map too.
     pub(super) replicas: Arc<[RedisAddress]>,
     /// For each hash slot, the index of its primary.
@@ -59,20 +60,15 @@ pub(super) struct HashSlotMap {
 impl HashSlotMap {
     /// Parses the reply of the server that was reached at `queried_host`.
     pub(super) fn parse(reply: &Value, queried_host: &str) -> Result<HashSlotMap, HashSlotMapError> {
-        let ranges: Option<Vec<HashSlotRange>> = list(reply)
-            .map(|ranges| ranges.iter().map(|range| HashSlotRange::parse(range, queried_host)))
-            .and_then(Iterator::collect);
-        let ranges = ranges.ok_or(HashSlotMapError::Shape)?;
-        let mut primaries: Vec<Primary> = Vec::new();
-        for primary in ranges.iter().filter_map(|range| range.primary.as_ref()) {
-            if !primaries.iter().any(|known| known.id == primary.id) {
-                primaries.push(primary.clone());
-            }
-        }
+        let ranges = list(reply).ok_or(HashSlotMapError::Shape)?.iter();
+        let ranges = ranges.map(|range| HashSlotRange::parse(range, queried_host).ok_or(HashSlotMapError::Shape));
+        let ranges: Vec<HashSlotRange> = ranges.collect::<Result<_, _>>()?;
+        let mut primaries: Vec<Primary> = ranges.iter().filter_map(|range| range.primary.clone()).collect();
+        primaries.sort_by(|a, b| a.id.cmp(&b.id));
+        primaries.dedup_by(|a, b| a.id == b.id);
         if primaries.is_empty() {
             return Err(HashSlotMapError::Empty);
         }
-        primaries.sort_by(|a, b| a.id.cmp(&b.id));
         let mut owners = vec![UNOWNED; usize::from(HASH_SLOTS)].into_boxed_slice();
         for range in &ranges {
             let serves = |known: &Primary| range.primary.as_ref().is_some_and(|p| p.id == known.id);
@@ -91,13 +87,13 @@ impl HashSlotMap {
     }
 
     /// The index of the primary that serves a hash slot.
-    pub(super) fn owner(&self, hash_slot: HashSlot) -> Option<usize> {
+    pub(in crate::stores::redis) fn owner(&self, hash_slot: HashSlot) -> Option<usize> {
         let owner = *self.owners.get(usize::from(hash_slot.0))?;
         (owner != UNOWNED).then_some(usize::from(owner))
     }
 
     /// The number of hash slots of an owner; without one, of those that no primary serves.
-    pub(super) fn count(&self, owner: Option<usize>) -> usize {
+    pub(in crate::stores::redis) fn count(&self, owner: Option<usize>) -> usize {
         let hash_slots = (0..HASH_SLOTS).map(HashSlot);
         hash_slots.filter(|hash_slot| self.owner(*hash_slot) == owner).count()
     }
@@ -113,7 +109,11 @@ impl HashSlotMap {
     /// The hash slot of a primary's register, excluding those in `without`: the one of its hash slots with the highest
     /// hash. Nodes with the same map choose the same one, and keep it when a replica takes over. A hash slot that
     /// comes or goes is rarely the chosen one.
-    pub(super) fn register_hash_slot(&self, primary: usize, without: &[HashSlot]) -> Option<HashSlot> {
+    pub(in crate::stores::redis) fn register_hash_slot(
+        &self,
+        primary: usize,
+        without: &[HashSlot],
+    ) -> Option<HashSlot> {
         let owners = (0..HASH_SLOTS).zip(&self.owners);
         let own = owners.filter(|(_, owner)| usize::from(**owner) == primary);
         let own = own.map(|(hash_slot, _)| HashSlot(hash_slot));
@@ -181,21 +181,6 @@ fn find_ip(about: &Value) -> Option<&str> {
     }
     let mut pairs = list(about)?.chunks_exact(2);
     text(&pairs.find(|pair| text(&pair[0]) == Some("ip"))?[1])
-}
-
-fn list(value: &Value) -> Option<&[Value]> {
-    match value {
-        Value::Array(values) => Some(values),
-        _ => None,
-    }
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
 }
 
 fn number(value: &Value) -> Option<u16> {

@@ -54,7 +54,7 @@ fn text_of(number: u32) -> String {
 }
 
 /// A short hash tag whose hash slot is `hash_slot`, to place a key there.
-pub(super) fn tag_for(hash_slot: HashSlot) -> String {
+pub(in crate::stores::redis) fn tag_for(hash_slot: HashSlot) -> String {
     text_of(TAGS.get(usize::from(hash_slot.0)).copied().unwrap_or_default())
 }
 

@@ -11,24 +11,25 @@ mod hash_slot_states;
 mod hash_slots;
 mod shard_handle;
 mod topology_refresh;
-pub(super) mod topology_report;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
-use tidegate_core::store::{HashSlot, ShardId, UnacknowledgedError};
+use redis::Cmd;
+use tidegate_core::store::{HashSlot, ShardId};
 use tokio::sync::Notify;
 
-pub(super) use self::hash_slots::hash_slot_of_subject;
-pub(super) use self::shard_handle::ShardHandle;
+pub(super) use self::hash_slot_map::HashSlotMap;
+pub(super) use self::hash_slots::{hash_slot_of, hash_slot_of_subject, tag_for};
+pub(super) use self::shard_handle::{ShardHandle, register_key};
+pub(super) use self::topology_refresh::{TopologyReply, query_at};
 
-use self::hash_slot_map::{HashSlotMap, parse_address};
+use self::hash_slot_map::parse_address;
 use self::hash_slot_states::HashSlotStates;
-use self::hash_slots::hash_slot_of;
 use super::access::{Access, RedisAddress};
+use super::connection::RedisReply;
 use super::connection_gate::ConnectionGate;
 use super::connection_pool::{ConnectionPool, RedisConfig, RedisRequest};
 use super::error::RedisStoreError;
@@ -48,7 +49,7 @@ pub(super) struct RedisCluster {
     access: Access,
     config: RedisConfig,
     scripts: Arc<[LoadedScript]>,
-    gate: Arc<ConnectionGate>,
+    pub(super) gate: Arc<ConnectionGate>,
     /// Notified when the map may have changed.
     refresh_needed: Arc<Notify>,
     refreshes: AtomicU64,
@@ -66,7 +67,7 @@ struct ClusterView {
 pub(super) struct ConnectedPrimary {
     shard_id: ShardId,
     address: RedisAddress,
-    pub(super) pool: ConnectionPool,
+    pub(super) pool: Arc<ConnectionPool>,
     /// Outlives a change of address, and a failover.
     pub(super) server_state: Arc<ServerState>,
 }
@@ -120,37 +121,34 @@ impl RedisCluster {
         }
     }
 
-    pub(super) fn gate(&self) -> &ConnectionGate {
-        &self.gate
-    }
-
     /// The number of map queries.
     pub(super) fn refreshes(&self) -> u64 {
         self.refreshes.load(Ordering::Relaxed)
     }
 
-    /// Waits until a primary is connected.
-    pub(super) async fn ready(&self) {
-        let is_connected = || {
-            let view = self.view.load();
-            view.as_ref().is_some_and(|view| view.primaries.iter().any(|primary| primary.pool.is_connected()))
-        };
-        self.gate.wait_until(is_connected).await;
+    /// Why there is no map yet.
+    pub(super) fn map_error(&self) -> Option<RedisStoreError> {
+        if self.view.load().is_some() { None } else { self.last_error.load().as_deref().cloned() }
     }
 
-    /// Why the cluster, or one of its primaries, is not connected.
-    pub(super) fn last_error(&self) -> Option<RedisStoreError> {
-        match self.view.load().as_ref() {
-            None => self.last_error.load().as_deref().cloned(),
-            Some(view) => view.primaries.iter().find_map(|primary| primary.pool.last_error()),
-        }
+    /// The primaries that serve hash slots.
+    pub(super) fn primaries(&self) -> Arc<[Arc<ConnectedPrimary>]> {
+        self.view.load().as_ref().map_or_else(Arc::default, |view| Arc::clone(&view.primaries))
     }
 
-    /// Why one of its primaries does not acknowledge durable charges at present.
-    pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
+    /// The shards that serve hash slots.
+    pub(super) fn shard_ids(&self) -> Vec<ShardId> {
+        self.primaries().iter().map(|primary| primary.shard_id).collect()
+    }
+
+    /// The keys of the registers of nodes, one for each primary.
+    pub(super) fn registers(&self) -> Vec<Vec<u8>> {
         let view = self.view.load();
-        let mut primaries = view.as_ref()?.primaries.iter();
-        primaries.find_map(|primary| primary.pool.durable.unacknowledged())
+        let Some(view) = view.as_ref() else {
+            return Vec::new();
+        };
+        let hash_slots = (0..view.primaries.len()).filter_map(|primary| view.map.register_hash_slot(primary, &[]));
+        hash_slots.map(register_key).collect()
     }
 
     /// The shard that serves a hash slot.
@@ -158,18 +156,9 @@ impl RedisCluster {
         self.primary_of(hash_slot).map_or(UNASSIGNED_SHARD, |primary| primary.shard_id)
     }
 
-    /// The shards that serve hash slots.
-    pub(super) fn shard_ids(&self) -> Vec<ShardId> {
-        let view = self.view.load();
-        let primaries = view.as_ref().map_or(&[][..], |view| &view.primaries[..]);
-        primaries.iter().map(|primary| primary.shard_id).collect()
-    }
-
     /// The primary of a shard.
     pub(super) fn primary(&self, shard_id: ShardId) -> Option<Arc<ConnectedPrimary>> {
-        let view = self.view.load();
-        let mut primaries = view.as_ref()?.primaries.iter();
-        primaries.find(|primary| primary.shard_id == shard_id).cloned()
+        self.primaries().iter().find(|primary| primary.shard_id == shard_id).cloned()
     }
 
     fn primary_of(&self, hash_slot: HashSlot) -> Option<Arc<ConnectedPrimary>> {
@@ -179,14 +168,14 @@ impl RedisCluster {
     }
 
     /// Runs a plain command on the server that has its only key.
-    pub(super) async fn command(&self, key: &[u8], command: &Cmd) -> Result<Value, RedisStoreError> {
+    pub(super) async fn command(&self, key: &[u8], command: &Cmd) -> RedisReply {
         let Some(primary) = self.primary_of(hash_slot_of(key)) else {
             let last = self.last_error.load();
-            return Err(last.as_deref().cloned().unwrap_or_else(RedisStoreError::not_served));
+            return Err(last.as_deref().cloned().unwrap_or(RedisStoreError::NOT_SERVED));
         };
         let request = RedisRequest::Command(command);
         let (first, _) = primary.pool.send(request, SendMode::Plain).await;
-        self.follow(request, primary, first).await
+        self.follow(request, None, primary, first).await.map(|(value, _)| value)
     }
 
     /// Triggers a refresh if an error suggests that the map has changed.
@@ -204,9 +193,7 @@ impl RedisCluster {
         if redirect.mode == SendMode::Plain {
             self.note_moved(redirect.hash_slot, &address);
         }
-        let view = self.view.load();
-        let mut primaries = view.as_ref()?.primaries.iter();
-        let found = primaries.find(|primary| primary.address == address).cloned();
+        let found = self.primaries().iter().find(|primary| primary.address == address).cloned();
         if found.is_none() {
             self.refresh_needed.notify_one();
         }

@@ -9,6 +9,7 @@ use tidegate_core::subject::Fingerprint;
 
 use super::hash_slots::{common_hash_slot, hash_slot_of_subject, tag_for};
 use super::{ConnectedPrimary, RedisCluster};
+use crate::stores::redis::connection::RedisReply;
 use crate::stores::redis::connection_pool::{RedisRequest, ScriptCall};
 use crate::stores::redis::durable::{DurabilityRequirement, DurabilityResult, DurableReplies};
 use crate::stores::redis::error::RedisStoreError;
@@ -44,7 +45,7 @@ impl NodeRegister {
 }
 
 /// The key of the register in `hash_slot`.
-pub(super) fn register_key(hash_slot: HashSlot) -> Vec<u8> {
+pub(in crate::stores::redis) fn register_key(hash_slot: HashSlot) -> Vec<u8> {
     format!("tg:ctl:{{{}}}:nodes", tag_for(hash_slot)).into_bytes()
 }
 
@@ -55,61 +56,38 @@ impl ShardHandle {
         (self.cluster.shard_of(hash_slot) == self.shard_id).then_some(hash_slot)
     }
 
-    /// Waits until the primary is connected.
-    pub(in crate::stores::redis) async fn ready(&self) {
-        let is_connected = || {
-            let primary = self.cluster.primary(self.shard_id);
-            primary.is_some_and(|primary| primary.pool.is_connected())
-        };
-        self.cluster.gate.wait_until(is_connected).await;
+    /// The primary, unless the shard has left the cluster.
+    pub(in crate::stores::redis) fn primary(&self) -> Option<Arc<ConnectedPrimary>> {
+        self.cluster.primary(self.shard_id)
     }
 
     /// Runs a script on keys of one hash slot.
-    pub(in crate::stores::redis) async fn call(&self, call: &ScriptCall<'_>) -> Result<Value, RedisStoreError> {
+    pub(in crate::stores::redis) async fn call(&self, call: &ScriptCall<'_>) -> RedisReply {
         let primary = self.primary_for(std::slice::from_ref(call))?;
         let request = RedisRequest::Script(call);
         let (first, _) = primary.pool.send(request, SendMode::Plain).await;
-        self.cluster.follow(request, primary, first).await
+        self.cluster.follow(request, None, primary, first).await.map(|(value, _)| value)
     }
 
-    /// Runs several scripts, in one pipeline as far as the primary has their keys.
-    pub(in crate::stores::redis) async fn call_each(
-        &self,
-        calls: &[ScriptCall<'_>],
-    ) -> Vec<Result<Value, RedisStoreError>> {
-        let primary = match self.primary_for(calls) {
-            Ok(primary) => primary,
-            Err(error) => return calls.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let firsts = primary.pool.call_each(calls).await;
-        let mut replies = Vec::with_capacity(calls.len());
-        for (call, first) in calls.iter().zip(firsts) {
-            let request = RedisRequest::Script(call);
-            let followed = self.cluster.follow(request, Arc::clone(&primary), first);
-            replies.push(followed.await);
-        }
-        replies
-    }
-
-    /// The same, and waits until each is as durable as `need` requires, on the server that ran it.
+    /// Runs several scripts, in one pipeline as far as the primary has their keys, and waits until each is as durable
+    /// as `need` requires, on the server that ran it.
     ///
     /// # Errors
     /// When nothing was sent, because earlier writes are not durable yet.
-    pub(in crate::stores::redis) async fn call_durably(
+    pub(in crate::stores::redis) async fn call_each(
         &self,
         calls: &[ScriptCall<'_>],
-        need: DurabilityRequirement,
+        need: Option<DurabilityRequirement>,
     ) -> DurableReplies {
         let primary = match self.primary_for(calls) {
             Ok(primary) => primary,
             Err(error) => return Ok((vec![Err(error); calls.len()], Ok(()))),
         };
-        let (firsts, mut durability) = primary.pool.call_durably(calls, need, SendMode::Plain).await?;
+        let (firsts, mut durability) = primary.pool.call_each(calls, need).await?;
         let mut replies = Vec::with_capacity(calls.len());
         for (call, first) in calls.iter().zip(firsts) {
-            let at = Arc::clone(&primary);
-            let followed = self.cluster.follow_durably(call, need, at, first).await;
-            replies.push(followed.map(|(value, durability_there)| {
+            let followed = self.cluster.follow(RedisRequest::Script(call), need, Arc::clone(&primary), first);
+            replies.push(followed.await.map(|(value, durability_there)| {
                 durability = durability.clone().and(durability_there);
                 value
             }));
@@ -141,39 +119,21 @@ impl ShardHandle {
     fn primary_for(&self, calls: &[ScriptCall<'_>]) -> Result<Arc<ConnectedPrimary>, RedisStoreError> {
         let mut hash_slots = calls.iter().map(|call| common_hash_slot(call.keys));
         if !hash_slots.all(|hash_slot| hash_slot.is_some()) {
-            return Err(RedisStoreError::across_hash_slots());
+            return Err(RedisStoreError::ACROSS_HASH_SLOTS);
         }
-        let primary = self.cluster.primary(self.shard_id);
-        primary.ok_or_else(RedisStoreError::not_served)
+        self.primary().ok_or(RedisStoreError::NOT_SERVED)
     }
 }
 
 impl RedisCluster {
-    /// Follows redirects from the first reply of `primary` to the server that runs the request.
+    /// Follows redirects from the first reply of `primary` to the server that runs the request. Returns also whether
+    /// its writes there are as durable as `need` requires. A call that is rejected on its path is run nowhere.
     pub(super) async fn follow(
         &self,
         request: RedisRequest<'_>,
+        need: Option<DurabilityRequirement>,
         primary: Arc<ConnectedPrimary>,
-        mut reply: Result<Value, RedisStoreError>,
-    ) -> Result<Value, RedisStoreError> {
-        let mut path = RedirectPath::from(primary);
-        loop {
-            match reply {
-                Ok(value) => return Ok(value),
-                Err(error) => path.advance(self, error).await?,
-            }
-            (reply, _) = path.primary.pool.send(request, path.mode).await;
-        }
-    }
-
-    /// The same for a call that must be durable on the server that runs it. A call that is rejected on its path is run
-    /// nowhere.
-    async fn follow_durably(
-        &self,
-        call: &ScriptCall<'_>,
-        need: DurabilityRequirement,
-        primary: Arc<ConnectedPrimary>,
-        mut reply: Result<Value, RedisStoreError>,
+        mut reply: RedisReply,
     ) -> Result<(Value, DurabilityResult), RedisStoreError> {
         let (mut path, mut durability) = (RedirectPath::from(primary), Ok(()));
         loop {
@@ -183,12 +143,16 @@ impl RedisCluster {
             };
             path.advance(self, error.clone()).await?;
             let pool = &path.primary.pool;
-            let sent = pool.call_durably(std::slice::from_ref(call), need, path.mode);
-            let Ok((mut replies, durability_there)) = sent.await else {
-                return Err(error.while_resharding());
+            (reply, durability) = match (request, need) {
+                (RedisRequest::Script(call), Some(need)) => {
+                    let sent = pool.call_durably(std::slice::from_ref(call), need, path.mode);
+                    let Ok((mut replies, durability_there)) = sent.await else {
+                        return Err(error.while_resharding());
+                    };
+                    (replies.pop().unwrap_or(Err(error)), durability_there)
+                }
+                _ => (pool.send(request, path.mode).await.0, Ok(())),
             };
-            reply = replies.pop().unwrap_or(Err(error));
-            durability = durability_there;
         }
     }
 }

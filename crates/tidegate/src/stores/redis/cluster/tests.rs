@@ -4,6 +4,7 @@ use std::future::Future;
 
 use super::topology_refresh::RefreshResult;
 use super::*;
+use redis::Value;
 use tidegate_core::units::Nanos;
 
 fn on_runtime(test: impl Future<Output = ()>) {

@@ -88,9 +88,9 @@ enum TopologySource {
 }
 
 /// The reply of a server.
-pub(super) struct TopologyReply {
-    pub(super) map: HashSlotMap,
-    pub(super) cluster_epoch: u64,
+pub(in crate::stores::redis) struct TopologyReply {
+    pub(in crate::stores::redis) map: HashSlotMap,
+    pub(in crate::stores::redis) cluster_epoch: u64,
 }
 
 impl RedisCluster {
@@ -195,13 +195,13 @@ impl RedisCluster {
             return Ok(Arc::clone(primary));
         }
         let target = ConnectTarget::Fixed { address: now.address.clone(), access: self.access.clone() };
-        let pool = ConnectionPool::open(&target, &self.config, &self.scripts, &self.gate)?;
+        let pool = ConnectionPool::open(target, &self.config, &self.scripts, &self.gate)?;
         Ok(Arc::new(ConnectedPrimary { shard_id: now.shard_id, address: now.address.clone(), pool, server_state }))
     }
 }
 
 /// Queries the server at `address` over a connection for this query only.
-pub(super) async fn query_at(
+pub(in crate::stores::redis) async fn query_at(
     address: &RedisAddress,
     access: &Access,
     config: &RedisConfig,
@@ -233,7 +233,7 @@ fn parse_topology(info: &Value, hash_slots: &Value, address: &RedisAddress) -> R
         .and_then(|epoch| epoch.trim().parse().ok());
     let map = HashSlotMap::parse(hash_slots, host(address));
     Ok(TopologyReply {
-        map: map.map_err(|error| RedisStoreError::no_topology(&error.to_string()))?,
+        map: map.map_err(|error| RedisStoreError::no_topology(error.to_string()))?,
         cluster_epoch: epoch.unwrap_or(0),
     })
 }

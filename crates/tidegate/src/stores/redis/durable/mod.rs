@@ -13,18 +13,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use redis::Value;
-use tidegate_core::store::{Charge, ChargeSet, Durability, StoreError, UnacknowledgedError};
+use tidegate_core::store::{Charge, Durability, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use self::sender::{DurableSender, Job};
 use self::wait::WaitKind;
-use super::connection::{ManagedConnection, SentCall, maintain};
-use super::connection_gate::ConnectionGate;
-use super::connection_pool::{ConnectionPool, ScriptCall};
-use super::error::{Action, RedisStoreError};
+use super::connection::{ManagedConnection, RedisReply, SentCall, ServerContext, maintain};
 use super::redirect::SendMode;
 use super::script_reply::ScriptReply;
 use super::scripts::{self, Script};
@@ -38,7 +34,7 @@ const MAX_QUEUED: usize = 4_096;
 pub(super) type DurabilityResult = Result<(), UnacknowledgedError>;
 
 /// The replies to some calls, and whether they are durable; or why nothing was sent.
-pub(super) type DurableReplies = Result<(Vec<Result<Value, RedisStoreError>>, DurabilityResult), UnacknowledgedError>;
+pub(super) type DurableReplies = Result<(Vec<RedisReply>, DurabilityResult), UnacknowledgedError>;
 
 /// The durability that some charges require.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,23 +50,14 @@ impl DurabilityRequirement {
         script: Script,
         charges: impl IntoIterator<Item = &'c Charge<'a>>,
     ) -> Option<DurabilityRequirement> {
-        let waits = |charge: &&Charge<'_>| charge.options.durability.is_required();
-        let mut need: Option<DurabilityRequirement> = None;
-        for charge in charges.into_iter().filter(waits) {
+        let durable = charges.into_iter().filter(|charge| charge.options.durability.is_required());
+        let needs = durable.map(|charge| {
             let patience = charge.options.budget.unwrap_or(DEFAULT_WAIT).duration();
-            let aof = charge.options.durability == Durability::ReplicaAof
-                || need.is_some_and(|need| need.wait == WaitKind::Aof);
-            need = Some(DurabilityRequirement {
-                wait: if aof { WaitKind::Aof } else { WaitKind::Replica },
-                patience: need.map_or(patience, |need| need.patience.min(patience)),
-            });
-        }
-        need.filter(|_| script != scripts::RESTORE)
-    }
-
-    /// The durability of several sets that are sent in one pipeline.
-    pub(super) fn of_each(script: Script, sets: &[&ChargeSet<'_>]) -> Option<DurabilityRequirement> {
-        DurabilityRequirement::of(script, sets.iter().flat_map(|set| &set.charges))
+            (charge.options.durability == Durability::ReplicaAof, patience)
+        });
+        let (aof, patience) = needs.reduce(|(aof, least), (also, patience)| (aof || also, least.min(patience)))?;
+        let wait = if aof { WaitKind::Aof } else { WaitKind::Replica };
+        (script != scripts::RESTORE).then_some(DurabilityRequirement { wait, patience })
     }
 }
 
@@ -95,73 +82,55 @@ pub(super) struct DurableConnections {
 }
 
 impl DurableConnections {
-    /// Uses connections that nothing else uses and that no task maintains yet. No wait lasts longer than 4/5 of
-    /// `reply_timeout`.
-    pub(super) fn new(
-        connection: impl Fn() -> Arc<ManagedConnection>,
-        gate: &Arc<ConnectionGate>,
-        reply_timeout: Duration,
-    ) -> Self {
-        let of = |wait| DurableConnection {
-            connection: connection(),
-            wait,
-            gate: Arc::clone(gate),
-            max_wait: reply_timeout * 4 / 5,
-            unacknowledged: Arc::default(),
-            tasks: OnceLock::new(),
+    /// Uses connections to `server` that nothing else uses. No wait lasts longer than 4/5 of `reply_timeout`.
+    pub(super) fn new(server: &Arc<ServerContext>, reply_timeout: Duration) -> Self {
+        let of = |wait| {
+            let connection = ManagedConnection::new(server);
+            let max_wait = reply_timeout * 4 / 5;
+            let line = DurableLine { connection, wait, max_wait, unacknowledged: ArcSwapOption::empty() };
+            DurableConnection { line: Arc::new(line), tasks: OnceLock::new() }
         };
         DurableConnections { replica: of(WaitKind::Replica), aof: of(WaitKind::Aof) }
     }
 
+    /// Sends calls on the connection that can wait as `need` requires.
+    pub(super) async fn send(
+        &self,
+        calls: Vec<SentCall>,
+        need: DurabilityRequirement,
+        mode: SendMode,
+    ) -> DurableReplies {
+        let connection = match need.wait {
+            WaitKind::Replica => &self.replica,
+            WaitKind::Aof => &self.aof,
+        };
+        let running = connection.tasks.get_or_init(|| DurableTasks::start(&connection.line));
+        let (reply_to, reply) = oneshot::channel();
+        let job = Job { calls, mode, queued: Instant::now(), patience: need.patience, reply_to };
+        let queue_full = || UnacknowledgedError("too many durable charges are waiting".to_owned());
+        running.jobs.try_send(job).map_err(|_| queue_full())?;
+        reply.await.unwrap_or_else(|_| Err(queue_full()))
+    }
+
     /// Why charges are not acknowledged at present.
     pub(super) fn unacknowledged(&self) -> Option<UnacknowledgedError> {
-        let of = |connection: &DurableConnection| connection.unacknowledged.load().as_deref().cloned();
+        let of = |connection: &DurableConnection| connection.line.unacknowledged.load().as_deref().cloned();
         of(&self.replica).or_else(|| of(&self.aof))
     }
 }
 
-impl ConnectionPool {
-    /// Runs scripts one after another in one pipeline, and waits until they are as durable as `need` requires.
-    ///
-    /// # Errors
-    /// When nothing was sent, because earlier writes are not durable yet.
-    pub(super) async fn call_durably(
-        &self,
-        calls: &[ScriptCall<'_>],
-        need: DurabilityRequirement,
-        mode: SendMode,
-    ) -> DurableReplies {
-        if !self.gate().is_open() {
-            let locked = |_: &ScriptCall<'_>| Err(RedisStoreError::not_connected(None));
-            return Ok((calls.iter().map(locked).collect(), Ok(())));
-        }
-        let connection = match need.wait {
-            WaitKind::Replica => &self.durable.replica,
-            WaitKind::Aof => &self.durable.aof,
-        };
-        let sent = calls.iter().map(|call| self.by_hash(call, false));
-        let (mut replies, mut durability) = connection.send(sent.collect(), need.patience, mode).await?;
-        for (call, reply) in calls.iter().zip(&mut replies) {
-            let unknown = |error: &RedisStoreError| error.action() == Action::SendText;
-            if reply.as_ref().err().is_some_and(unknown) {
-                let text = vec![self.by_text(call, false)];
-                let (mut again, durability_again) = connection.send(text, need.patience, mode).await?;
-                *reply = again.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
-                durability = durability.and(durability_again);
-            }
-        }
-        Ok((replies, durability))
-    }
+/// One connection, and the tasks that maintain it and send on it, once there is a durable charge.
+struct DurableConnection {
+    line: Arc<DurableLine>,
+    tasks: OnceLock<DurableTasks>,
 }
 
-/// One connection and its queue.
-struct DurableConnection {
+/// A connection, and whether the writes on it are acknowledged.
+struct DurableLine {
     connection: Arc<ManagedConnection>,
     wait: WaitKind,
-    gate: Arc<ConnectionGate>,
     max_wait: Duration,
-    unacknowledged: Arc<ArcSwapOption<UnacknowledgedError>>,
-    tasks: OnceLock<DurableTasks>,
+    unacknowledged: ArcSwapOption<UnacknowledgedError>,
 }
 
 struct DurableTasks {
@@ -169,29 +138,11 @@ struct DurableTasks {
     tasks: [JoinHandle<()>; 2],
 }
 
-impl DurableConnection {
-    async fn send(&self, calls: Vec<SentCall>, patience: Duration, mode: SendMode) -> DurableReplies {
-        let running = self.tasks.get_or_init(|| self.start());
-        let (reply_to, reply) = oneshot::channel();
-        let job = Job { calls, mode, queued: Instant::now(), patience, reply_to };
-        match running.jobs.try_send(job) {
-            Ok(()) => reply.await.unwrap_or_else(|_| Err(queue_full())),
-            Err(_) => Err(queue_full()),
-        }
-    }
-
-    fn start(&self) -> DurableTasks {
+impl DurableTasks {
+    fn start(line: &Arc<DurableLine>) -> DurableTasks {
         let (jobs, queue) = mpsc::channel(MAX_QUEUED);
-        let sender = DurableSender {
-            connection: Arc::clone(&self.connection),
-            wait: self.wait,
-            gate: Arc::clone(&self.gate),
-            max_wait: self.max_wait,
-            unacknowledged: Arc::clone(&self.unacknowledged),
-            queue,
-            checked: None,
-        };
-        let tasks = [tokio::spawn(maintain(Arc::clone(&self.connection))), tokio::spawn(sender.run())];
+        let sender = DurableSender { line: Arc::clone(line), queue, checked: None };
+        let tasks = [tokio::spawn(maintain(Arc::clone(&line.connection))), tokio::spawn(sender.run())];
         DurableTasks { jobs, tasks }
     }
 }
@@ -200,8 +151,4 @@ impl Drop for DurableTasks {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
-}
-
-fn queue_full() -> UnacknowledgedError {
-    UnacknowledgedError("too many durable charges are waiting".to_owned())
 }

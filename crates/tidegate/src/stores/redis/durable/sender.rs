@@ -5,17 +5,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
-use redis::{Pipeline, Value};
+use redis::Pipeline;
 use tidegate_core::store::UnacknowledgedError;
 use tokio::sync::{mpsc, oneshot};
 
-use super::super::connection::{ActiveConnection, ManagedConnection, SentCall};
-use super::super::connection_gate::ConnectionGate;
+use super::super::connection::{ActiveConnection, RedisReply, SentCall, or_missing};
 use super::super::error::RedisStoreError;
 use super::super::redirect::SendMode;
-use super::wait::{WaitKind, can_wait, check_count, recheck};
-use super::{DurabilityResult, DurableReplies};
+use super::{DurabilityResult, DurableLine, DurableReplies};
 
 /// The size of a batch, in commands, at which no further job is added.
 const MAX_BATCH: usize = 1_024;
@@ -32,11 +29,7 @@ pub(super) struct Job {
 
 /// The state of the task.
 pub(super) struct DurableSender {
-    pub(super) connection: Arc<ManagedConnection>,
-    pub(super) wait: WaitKind,
-    pub(super) gate: Arc<ConnectionGate>,
-    pub(super) max_wait: Duration,
-    pub(super) unacknowledged: Arc<ArcSwapOption<UnacknowledgedError>>,
+    pub(super) line: Arc<DurableLine>,
     pub(super) queue: mpsc::Receiver<Job>,
     /// The connection that was checked to support waiting.
     pub(super) checked: Option<Arc<ActiveConnection>>,
@@ -48,16 +41,13 @@ impl DurableSender {
             let batch = self.batch(first);
             let patience = batch.iter().map(Job::remaining).min().unwrap_or_default();
             let Some(active) = self.connection(patience).await else {
-                let error = self.connection.last_error();
-                batch.into_iter().for_each(|job| {
-                    job.fail(&RedisStoreError::not_connected(error.as_deref()));
-                });
+                let error = self.line.connection.last_error().unwrap_or(RedisStoreError::NOT_CONNECTED);
+                batch.into_iter().for_each(|job| job.fail(&error));
                 continue;
             };
             // Nothing is charged on a connection that cannot wait.
             let known = self.checked.as_ref().is_some_and(|c| Arc::ptr_eq(c, &active));
-            let able =
-                if known { Ok(()) } else { can_wait(&self.connection, &active, self.wait, patience * 2 / 5).await };
+            let able = if known { Ok(()) } else { self.line.wait.can_wait(&active, patience * 2 / 5).await };
             let durability = match able {
                 Ok(()) => self.send(&active, batch).await,
                 Err(reason) => {
@@ -88,17 +78,18 @@ impl DurableSender {
     /// The connection. Waits for it only the first time.
     async fn connection(&self, patience: Duration) -> Option<Arc<ActiveConnection>> {
         if self.checked.is_none() {
-            let is_connected = self.gate.wait_until(|| self.connection.active().is_some());
+            let connection = &self.line.connection;
+            let is_connected = connection.server.gate.wait_until(|| connection.active().is_some());
             let _ = tokio::time::timeout(patience, is_connected).await;
         }
-        self.connection.active()
+        self.line.connection.active()
     }
 
     /// Sends a batch and one wait behind it, and replies.
-    async fn send(&self, active: &Arc<ActiveConnection>, batch: Vec<Job>) -> DurabilityResult {
+    async fn send(&self, active: &ActiveConnection, batch: Vec<Job>) -> DurabilityResult {
         let left = batch.iter().map(Job::remaining).min().unwrap_or_default();
         // The rest is for the network.
-        let wait = (left * 4 / 5).min(self.max_wait);
+        let wait = (left * 4 / 5).min(self.line.max_wait);
         let until = Instant::now() + wait;
         let mut pipeline = Pipeline::new();
         for job in &batch {
@@ -109,26 +100,24 @@ impl DurableSender {
                 pipeline.add_command(call.command.clone());
             }
         }
-        self.connection.expect_block_for(wait);
-        pipeline.add_command(self.wait.command(wait));
-        let id = self.connection.next_id();
+        active.expect_block_for(wait);
+        pipeline.add_command(self.line.wait.command(wait));
+        let id = active.next_id();
         pipeline.add_command(id.ping());
         pipeline.ignore_errors();
-        let mut replies = match self.connection.send_all(active, &pipeline).await {
+        let mut replies = match active.send_all(&pipeline).await {
             Ok(replies) => replies,
             Err(error) => {
                 batch.into_iter().for_each(|job| job.fail(&error));
                 return Ok(());
             }
         };
-        let echo = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
-        let count = replies.pop().unwrap_or(Err(RedisStoreError::not_connected(None)));
-        let count = self.connection.before_ping(active, id, echo, count);
-        let count = self.wait.wait_until(&self.connection, active, count, until).await;
-        let durability = check_count(&self.connection, active, self.wait, count).await;
+        let (echo, count) = (or_missing(replies.pop()), or_missing(replies.pop()));
+        let count = active.before_ping(id, echo, count);
+        let durability = self.line.wait.wait_until(active, count, until).await;
         let mut replies = replies.into_iter();
         for job in batch {
-            let own = job.take_replies(&self.connection, active, replies.by_ref());
+            let own = job.take_replies(active, replies.by_ref());
             let _caller_stopped_waiting = job.reply_to.send(Ok((own, durability.clone())));
         }
         durability
@@ -137,12 +126,12 @@ impl DurableSender {
     /// Rejects all jobs until the writes are durable, or the connection has changed.
     async fn catch_up(&mut self, active: &Arc<ActiveConnection>, mut reason: UnacknowledgedError) {
         loop {
-            self.unacknowledged.store(Some(Arc::new(reason.clone())));
-            let is_connected = self.connection.active().is_some_and(|now| Arc::ptr_eq(&now, active));
+            self.line.unacknowledged.store(Some(Arc::new(reason.clone())));
+            let is_connected = self.line.connection.active().is_some_and(|now| Arc::ptr_eq(&now, active));
             if !is_connected {
                 break;
             }
-            let rechecking = recheck(&self.connection, active, self.wait);
+            let rechecking = self.line.wait.recheck(active);
             tokio::pin!(rechecking);
             let result = loop {
                 tokio::select! {
@@ -155,7 +144,7 @@ impl DurableSender {
                 Err(still) => reason = still,
             }
         }
-        self.unacknowledged.store(None);
+        self.line.unacknowledged.store(None);
     }
 }
 
@@ -167,17 +156,15 @@ impl Job {
     /// Takes the replies to its own calls from the `replies` to the batch.
     fn take_replies(
         &self,
-        connection: &ManagedConnection,
-        active: &Arc<ActiveConnection>,
-        replies: &mut dyn Iterator<Item = Result<Value, RedisStoreError>>,
-    ) -> Vec<Result<Value, RedisStoreError>> {
+        active: &ActiveConnection,
+        replies: &mut dyn Iterator<Item = RedisReply>,
+    ) -> Vec<RedisReply> {
         let each = |call: &SentCall| {
-            let mut next = || replies.next().unwrap_or(Err(RedisStoreError::not_connected(None)));
             let reply = match self.mode {
-                SendMode::Plain => next(),
-                SendMode::Asking => next().and(next()),
+                SendMode::Plain => or_missing(replies.next()),
+                SendMode::Asking => or_missing(replies.next()).and(or_missing(replies.next())),
             };
-            connection.matching_reply(active, call.id, reply?)
+            active.matching_reply(call.id, reply?)
         };
         self.calls.iter().map(each).collect()
     }

@@ -1,12 +1,11 @@
 //! Waits for acknowledgements, and explains why there are too few.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
 use tidegate_core::store::UnacknowledgedError;
 
-use super::super::connection::{ActiveConnection, ManagedConnection};
+use super::super::connection::{ActiveConnection, RedisReply};
 use super::super::error::RedisStoreError;
 use super::super::redirect::SendMode;
 use super::DurabilityResult;
@@ -33,18 +32,14 @@ pub(super) enum WaitKind {
 impl WaitKind {
     /// The command. At least 1 ms, because 0 would mean to wait forever.
     pub(super) fn command(self, max: Duration) -> Cmd {
-        let mut command = match self {
-            WaitKind::Replica => redis::cmd("WAIT"),
-            WaitKind::Aof => redis::cmd("WAITAOF"),
+        let (mut command, max) = match self {
+            WaitKind::Replica => (redis::cmd("WAIT"), max),
+            WaitKind::Aof => (redis::cmd("WAITAOF"), max.min(AOF_POLL_INTERVAL)),
         };
         if self == WaitKind::Aof {
             command.arg(1);
         }
-        let max = match self {
-            WaitKind::Replica => max,
-            WaitKind::Aof => max.min(AOF_POLL_INTERVAL),
-        };
-        command.arg(1).arg(millis(max));
+        command.arg(1).arg(u64::try_from(max.as_millis()).unwrap_or(u64::MAX).max(1));
         command
     }
 
@@ -58,93 +53,61 @@ impl WaitKind {
         }
     }
 
-    /// Repeats the wait until enough servers have acknowledged or `until` is reached. Returns the last count.
+    /// Sends one wait.
+    async fn send(self, active: &ActiveConnection, max: Duration) -> RedisReply {
+        active.expect_block_for(max);
+        active.send(&self.command(max), SendMode::Plain).await
+    }
+
+    /// Whether a connection can wait at all. A server without a replica fails at once; a connected replica has up to
+    /// `max` to acknowledge earlier writes.
+    pub(super) async fn can_wait(self, active: &ActiveConnection, max: Duration) -> DurabilityResult {
+        let until = Instant::now() + max;
+        let count = self.send(active, MIN_WAIT).await;
+        if count.as_ref().is_ok_and(|count| !self.is_enough(count)) && has_no_replica(active).await {
+            return Err(UnacknowledgedError(NO_REPLICA.to_owned()));
+        }
+        self.wait_until(active, count, until).await
+    }
+
+    /// Waits once more. If that fails early, pauses before it returns.
+    pub(super) async fn recheck(self, active: &ActiveConnection) -> DurabilityResult {
+        let began = Instant::now();
+        let count = self.send(active, RECHECK_TIMEOUT).await;
+        let durability = self.wait_until(active, count, began + RECHECK_TIMEOUT).await;
+        if durability.is_err() && began.elapsed() < RECHECK_TIMEOUT / 2 {
+            tokio::time::sleep(RECHECK_PAUSE).await;
+        }
+        durability
+    }
+
+    /// Repeats a wait, whose reply was `count`, until enough servers have acknowledged or `until` is reached. The text
+    /// of an error is the same as long as the cause is.
     pub(super) async fn wait_until(
         self,
-        connection: &ManagedConnection,
-        active: &Arc<ActiveConnection>,
-        mut count: Result<Value, RedisStoreError>,
+        active: &ActiveConnection,
+        mut count: RedisReply,
         until: Instant,
-    ) -> Result<Value, RedisStoreError> {
+    ) -> DurabilityResult {
         while count.as_ref().is_ok_and(|count| !self.is_enough(count)) {
             let left = until.saturating_duration_since(Instant::now());
-            if left < Duration::from_millis(1) {
+            if left < MIN_WAIT {
                 break;
             }
-            connection.expect_block_for(left);
-            count = connection.send(active, &self.command(left), SendMode::Plain).await;
+            count = self.send(active, left).await;
         }
-        count
+        let reason = match (self, count) {
+            (_, Err(error)) => failure_text(&error),
+            (_, Ok(count)) if self.is_enough(&count) => return Ok(()),
+            _ if has_no_replica(active).await => NO_REPLICA.to_owned(),
+            (WaitKind::Replica, Ok(_)) => SLOW_REPLICA.to_owned(),
+            (WaitKind::Aof, Ok(Value::Array(counts))) if matches!(counts[..], [Value::Int(1..), _]) => {
+                SLOW_REPLICA_DISK.to_owned()
+            }
+            (WaitKind::Aof, Ok(_)) => SLOW_DISK.to_owned(),
+        };
+        Err(UnacknowledgedError(reason))
     }
-}
-
-/// Whether a connection can wait at all. A server without a replica fails at once; a connected replica has up to
-/// `max` to acknowledge earlier writes.
-pub(super) async fn can_wait(
-    connection: &ManagedConnection,
-    active: &Arc<ActiveConnection>,
-    wait: WaitKind,
-    max: Duration,
-) -> DurabilityResult {
-    let until = Instant::now() + max;
-    connection.expect_block_for(MIN_WAIT);
-    let count = connection.send(active, &wait.command(MIN_WAIT), SendMode::Plain).await;
-    if count.as_ref().is_ok_and(|count| !wait.is_enough(count)) && has_no_replica(connection, active).await {
-        return Err(UnacknowledgedError(NO_REPLICA.to_owned()));
-    }
-    let count = wait.wait_until(connection, active, count, until).await;
-    check_count(connection, active, wait, count).await
-}
-
-fn millis(span: Duration) -> u64 {
-    u64::try_from(span.as_millis()).unwrap_or(u64::MAX).max(1)
-}
-
-async fn acknowledged(
-    connection: &ManagedConnection,
-    active: &Arc<ActiveConnection>,
-    wait: WaitKind,
-    max: Duration,
-) -> DurabilityResult {
-    let until = Instant::now() + max;
-    connection.expect_block_for(max);
-    let count = connection.send(active, &wait.command(max), SendMode::Plain).await;
-    let count = wait.wait_until(connection, active, count, until).await;
-    check_count(connection, active, wait, count).await
-}
-
-/// Waits once more. If that fails early, pauses before it returns.
-pub(super) async fn recheck(
-    connection: &ManagedConnection,
-    active: &Arc<ActiveConnection>,
-    wait: WaitKind,
-) -> DurabilityResult {
-    let began = Instant::now();
-    let durability = acknowledged(connection, active, wait, RECHECK_TIMEOUT).await;
-    if durability.is_err() && began.elapsed() < RECHECK_TIMEOUT / 2 {
-        tokio::time::sleep(RECHECK_PAUSE).await;
-    }
-    durability
-}
-
-/// The result of a wait, with the reason if it failed. The text is the same as long as the cause is.
-pub(super) async fn check_count(
-    connection: &ManagedConnection,
-    active: &Arc<ActiveConnection>,
-    wait: WaitKind,
-    count: Result<Value, RedisStoreError>,
-) -> DurabilityResult {
-    let reason = match (wait, count) {
-        (_, Err(error)) => failure_text(&error),
-        (_, Ok(count)) if wait.is_enough(&count) => return Ok(()),
-        _ if has_no_replica(connection, active).await => NO_REPLICA.to_owned(),
-        (WaitKind::Replica, Ok(_)) => SLOW_REPLICA.to_owned(),
-        (WaitKind::Aof, Ok(Value::Array(counts))) if matches!(counts[..], [Value::Int(1..), _]) => {
-            SLOW_REPLICA_DISK.to_owned()
-        }
-        (WaitKind::Aof, Ok(_)) => SLOW_DISK.to_owned(),
-    };
-    Err(UnacknowledgedError(reason))
 }
 
 const NO_REPLICA: &str = "no replica is connected; connect one, or write `durability: none`";
@@ -169,10 +132,10 @@ fn failure_text(error: &RedisStoreError) -> String {
     text.as_ref().to_owned()
 }
 
-async fn has_no_replica(connection: &ManagedConnection, active: &Arc<ActiveConnection>) -> bool {
+async fn has_no_replica(active: &ActiveConnection) -> bool {
     let mut command = redis::cmd("INFO");
     command.arg("replication");
-    let info = connection.send(active, &command, SendMode::Plain).await.ok();
+    let info = active.send(&command, SendMode::Plain).await.ok();
     let info = info.and_then(|info| redis::from_redis_value::<String>(info).ok());
     info.is_some_and(|info| info.contains("connected_slaves:0"))
 }

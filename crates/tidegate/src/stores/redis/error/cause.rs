@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Action, IN_SCRIPT, NO_PRIMARY, NO_TOPOLOGY, REPLY_MISMATCH, RedisStoreError, TIMEOUT};
+use super::{Action, IN_SCRIPT, NO_TOPOLOGY, RedisStoreError, TIMEOUT};
 
 impl RedisStoreError {
     /// The cause of an outage: the kind and the text of this error.
@@ -19,10 +19,10 @@ impl RedisStoreError {
         }
         match self.code.trim_start_matches("sentinel: ") {
             TIMEOUT => FailureKind::Timeout,
-            REPLY_MISMATCH => FailureKind::Protocol,
+            "reply mismatch" => FailureKind::Protocol,
             "NOAUTH" | "WRONGPASS" | "DENIED" | "authentication failed" => FailureKind::Auth,
             "MISCONF" => FailureKind::Misconf,
-            "READONLY" | "MASTERDOWN" | NO_PRIMARY => FailureKind::Readonly,
+            "READONLY" | "MASTERDOWN" | "no primary" => FailureKind::Readonly,
             "OOM" => FailureKind::Oom,
             "LOADING" => FailureKind::Loading,
             "CLUSTERDOWN" | "no server" | NO_TOPOLOGY => FailureKind::Clusterdown,

@@ -15,7 +15,7 @@ use super::cases::{self, LimitKind, ParityRng, START};
 use super::model::{self, StoredRecord};
 use crate::clock::ManualClock;
 use crate::stores::MemoryStore;
-use crate::stores::redis::plan::{ScriptPlan, Spending};
+use crate::stores::redis::plan::ScriptPlan;
 
 const STEPS: u64 = 20_000;
 
@@ -48,7 +48,7 @@ fn run(kind: LimitKind, seed: u64) {
             }
             let set = ChargeSet::of(charges);
             let at = Nanos::new(now * 1_000);
-            let plan = ScriptPlan::new(&set.charges, Spending::Charge, at).expect("a plan");
+            let plan = ScriptPlan::new(&set.charges, ChargeIntent::Charge, at).expect("a plan");
             let shared = &mut records[..plan.keys.len()];
             let (actual, wanted) = match random.below(10) {
                 0 => (model::charge(&set, &plan, shared, ChargeIntent::Force, at), memory.force_at(&set, at)),

@@ -13,7 +13,7 @@ use super::cases::{self, ParityRng, START};
 use super::model::{self, StoredRecord};
 use super::wire::WireClient;
 use super::{CALL_ID, ScriptHashes};
-use crate::stores::redis::plan::{ScriptPlan, Spending};
+use crate::stores::redis::plan::ScriptPlan;
 use crate::stores::redis::port::PERMITS;
 use crate::stores::redis::record;
 use crate::stores::redis::reservations::{keys_beside_records, ledgers};
@@ -143,8 +143,8 @@ impl ParityRun {
         let set = ChargeSet::of(charges);
         let now = Nanos::new(subject.now * 1_000);
         let spending = match verb {
-            18 => Spending::Force,
-            _ => Spending::Charge,
+            18 => ChargeIntent::Force,
+            _ => ChargeIntent::Charge,
         };
         let plan = ScriptPlan::new(&set.charges, spending, now).expect("a plan");
         let key_rules: Vec<usize> = plan.keys.iter().map(|key| self.rule_of(key)).collect();

@@ -46,13 +46,13 @@ impl Votes {
             return Ok(address);
         }
         match (self.replied, self.candidates.len()) {
-            (0, _) => Err(self.first_error.unwrap_or_else(|| RedisStoreError::not_connected(None))),
+            (0, _) => Err(self.first_error.unwrap_or(RedisStoreError::NOT_CONNECTED)),
             (_, 0) => Err(RedisStoreError::needs_operator(
                 "unknown primary",
                 "",
                 "write the name by which the sentinels know it after the hosts",
             )),
-            _ => Err(RedisStoreError::sentinels_disagree()),
+            _ => Err(RedisStoreError::SENTINELS_DISAGREE),
         }
     }
 
@@ -73,7 +73,7 @@ mod tests {
         let mut votes = Votes::of(letters.len());
         for vote in letters.chars() {
             votes.cast(match vote {
-                '-' => Err(RedisStoreError::not_connected(None)),
+                '-' => Err(RedisStoreError::NOT_CONNECTED),
                 '?' => Ok(None),
                 letter => Ok(Some(RedisAddress::Tcp { host: letter.to_string(), port: 1 })),
             });

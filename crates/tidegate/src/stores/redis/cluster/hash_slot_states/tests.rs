@@ -1,5 +1,7 @@
 //! Maps of primaries and their hash slots, and the states that result.
 
+use std::collections::BTreeMap;
+
 use redis::Value;
 
 use super::*;

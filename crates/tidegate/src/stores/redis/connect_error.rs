@@ -1,12 +1,15 @@
-//! Reads the error that a server sends before it closes a new connection.
+//! Finds out why a server cannot be connected to, where the client library reports less than there is to know.
 //!
 //! A server that has `maxclients` connections, or is in protected mode, sends one line and closes. The client
 //! library has sent its handshake by then, so the close becomes a reset, and a reset is all that it reports. A
 //! connection that sends nothing receives the line. With TLS a server closes before the handshake and sends none.
+//!
+//! A server without TLS reads the first bytes of a TLS handshake as a command and waits for the rest. From the outside
+//! it looks overloaded. A `PING` without encryption, login or secret distinguishes the two.
 
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
@@ -17,21 +20,37 @@ use super::error::{Action, RedisStoreError};
 const LINE_TIMEOUT: Duration = Duration::from_millis(200);
 /// The longest such line, about the protected mode, has some 1,060 bytes.
 const MAX_LINE: u64 = 4_096;
+/// The time for the reply to `PING`. The server has just had its full timeout, so this is short.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns `connect_error`, or the error that the server at `address` sends before it closes.
-pub(super) async fn or_closing_error(
-    connect_error: RedisStoreError,
-    address: &RedisAddress,
-    access: &Access,
-) -> RedisStoreError {
-    let closed = connect_error.action() == Action::Reconnect && !connect_error.is_connection_refused();
-    if !closed || access.tls.is_some() {
-        return connect_error;
+/// Returns `error`, or the reason for it that the server at `address` shows.
+pub(super) async fn explained(error: RedisStoreError, address: &RedisAddress, access: &Access) -> RedisStoreError {
+    if error.is_connection_refused() {
+        return error;
     }
-    let line = timeout(LINE_TIMEOUT, first_line(address)).await;
-    let line = line.ok().flatten();
-    let error = line.and_then(|line| error_of(&line, access.secret()));
-    error.unwrap_or(connect_error)
+    if access.tls.is_some() && error.is_silence() {
+        let replies = timeout(REPLY_TIMEOUT, replies_unencrypted(address)).await;
+        return if replies.is_ok_and(|replies| replies) { RedisStoreError::NO_TLS } else { error.with_tls_cure() };
+    }
+    if access.tls.is_none() && error.action() == Action::Reconnect {
+        let line = timeout(LINE_TIMEOUT, first_line(address)).await.ok().flatten();
+        let closing_error = line.and_then(|line| error_of(&line, access.secret()));
+        return closing_error.unwrap_or(error);
+    }
+    error
+}
+
+/// Whether the server replies to an unencrypted `PING` as Redis does: with a status or an error.
+async fn replies_unencrypted(address: &RedisAddress) -> bool {
+    let RedisAddress::Tcp { host, port } = address else {
+        return false; // a unix socket is never encrypted
+    };
+    let Ok(mut stream) = TcpStream::connect((host.as_str(), *port)).await else {
+        return false;
+    };
+    let mut first = [0];
+    let sent = stream.write_all(b"PING\r\n").await.is_ok();
+    sent && stream.read_exact(&mut first).await.is_ok() && matches!(first, [b'+' | b'-'])
 }
 
 /// The error in a line, if the line is one.
@@ -64,7 +83,6 @@ async fn line_of(stream: impl AsyncRead + Unpin) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
