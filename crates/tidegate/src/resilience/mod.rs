@@ -11,7 +11,7 @@ use tidegate_core::subject::RuleName;
 
 use crate::ahead::Ahead;
 use crate::runtime::Runtime;
-pub(crate) use crate::shard::{AggregateObserver, OwnedCharge, join_all, within};
+pub(crate) use crate::shard::{AggregateObserver, InFlightGuard, OwnedCharge, join_all, within};
 pub use crate::shard::{
     Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
     ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,

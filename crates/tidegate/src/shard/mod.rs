@@ -41,6 +41,7 @@ mod verbs;
 pub use self::call::breaker::{Breaker, BreakerChange};
 pub(crate) use self::call::deadline::within;
 pub use self::call::failure_counts::FailureCounts;
+pub(crate) use self::call::in_flight::InFlightGuard;
 pub use self::event::{StoreEvent, Watcher};
 pub(crate) use self::join::join_all;
 pub use self::node::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};

@@ -11,52 +11,30 @@ use crate::runtime::Runtime;
 use crate::shard::refund::ChargeKind;
 use crate::shard::settings::ResilienceSettings;
 
-/// How long calls wait for the store where no rule sets a budget.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Budgets {
-    pub(crate) decision: Nanos,
-    pub(crate) long_work: Nanos,
-    follow_up: Nanos,
-}
-
-impl Budgets {
-    pub(crate) fn of(settings: &ResilienceSettings) -> Self {
-        Budgets {
-            decision: settings.budget,
-            long_work: settings.budget.max(settings.long_work_budget),
-            follow_up: settings.budget.max(settings.follow_up_budget),
-        }
-    }
-
-    /// The budget of a decision on `sets`.
-    pub(crate) fn of_sets(&self, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Nanos {
-        // A batch that contains an ordinary request has the budget of that request.
-        let is_long = |set: &&ChargeSet<'_>| set.work == WorkKind::LongWork;
-        let usual = match kind {
-            ChargeKind::Charge if sets.iter().all(is_long) => self.long_work,
-            ChargeKind::Charge => self.decision,
-            ChargeKind::Reserve { .. } => self.long_work,
-        };
-        budget_of(sets, usual)
+impl ResilienceSettings {
+    /// The budget of an acquire or a reserve whose rule sets none.
+    pub(crate) fn long_work(&self) -> Nanos {
+        self.budget.max(self.long_work_budget)
     }
 
     /// The budget of a call that follows a decision, where the rule sets the budget `own`.
     pub(crate) fn follow_up(&self, own: Option<Nanos>) -> Nanos {
-        own.map_or(self.follow_up, |own| own.max(self.follow_up))
+        self.budget.max(self.follow_up_budget).max(own.unwrap_or(Nanos::ZERO))
     }
-}
 
-/// How long a decision on `sets` may wait: the shortest budget of any rule, where a rule without one counts as
-/// `usual`. Beside a durable charge, a rule without a budget waits as long as the durable one: a set has one
-/// result, and an acknowledgement takes longer than `usual`.
-fn budget_of(sets: &[&ChargeSet<'_>], usual: Nanos) -> Nanos {
-    let charges = || sets.iter().flat_map(|set| &set.charges);
-    let shortest = charges().filter_map(|charge| charge.options.budget).min();
-    let any_unset = charges().any(|charge| charge.options.budget.is_none());
-    match shortest {
-        Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => shortest.min(usual),
-        Some(shortest) => shortest,
-        None => usual,
+    /// How long a decision on `sets` may wait: the shortest budget of any rule. A rule without one has the budget of
+    /// these settings; beside a durable charge it waits as long as the durable one, because a set has one result, and an
+    /// acknowledgement takes longer.
+    pub(crate) fn budget_of(&self, sets: &[&ChargeSet<'_>], kind: ChargeKind) -> Nanos {
+        // A batch that contains an ordinary request has the budget of that request.
+        let is_long = kind != ChargeKind::Charge || sets.iter().all(|set| set.work == WorkKind::LongWork);
+        let usual = if is_long { self.long_work() } else { self.budget };
+        let budgets = || sets.iter().flat_map(|set| &set.charges).map(|charge| charge.options.budget);
+        let any_unset = budgets().any(|budget| budget.is_none());
+        match budgets().flatten().min() {
+            Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => shortest.min(usual),
+            shortest => shortest.unwrap_or(usual),
+        }
     }
 }
 

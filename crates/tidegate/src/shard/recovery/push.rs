@@ -10,6 +10,7 @@ use tidegate_core::store::{ChargeSet, Probe, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
+use crate::shard::call::BACKGROUND_TIMEOUT;
 use crate::shard::event::StoreEvent;
 use crate::shard::join::join_all;
 use crate::shard::node::write_back::{OutgoingCharge, PendingCause};
@@ -44,7 +45,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     fn report_dropped(&self) {
-        let units = self.node_state.local_fallback.write_back.take_dropped();
+        let units = self.node_state.write_back.take_dropped();
         if units > 0 {
             (self.watcher)(StoreEvent::PendingDropped { units });
         }
@@ -81,7 +82,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     fn push_after(self: &Arc<Self>, wait: Nanos) {
-        if self.node_state.local_fallback.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
+        if self.node_state.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }
         let shard = Arc::clone(self);
@@ -100,14 +101,13 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     fn may_push(&self) -> bool {
-        self.recovery_state.lock().is_exact() && !self.guard.is_open()
+        self.recovery_state.lock().is_exact() && !self.is_open()
     }
 
     /// Pushes the present pending units, largest counters first, and starts no batch after `until`. False if there was
     /// nothing to push.
     async fn push_pending(self: &Arc<Self>, until: Nanos) -> bool {
-        let hash_slot_of = |subject| self.guard.hash_slot(subject);
-        let ready = self.node_state.local_fallback.write_back.list_ready(hash_slot_of, self.store_time());
+        let ready = self.node_state.write_back.list_ready(|subject| self.hash_slot(subject), self.store_time());
         for (i, batch) in ready.chunks(self.settings.push_batch).enumerate() {
             if i > 0 {
                 self.runtime.sleep(self.settings.push_pause).await;
@@ -137,7 +137,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
         let now = self.store_time();
-        let begin = |counter: &u128| self.node_state.local_fallback.write_back.begin_push(*counter, now);
+        let begin = |counter: &u128| self.node_state.write_back.begin_push(*counter, now);
         let outgoing = counters.iter().filter_map(begin);
         // Durable charges may have to wait for an acknowledgement; the others must not wait with them.
         let (durable, plain): (Vec<OutgoingCharge>, Vec<OutgoingCharge>) =
@@ -170,15 +170,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     async fn push_once(self: &Arc<Self>, outgoing: &[OutgoingCharge]) -> PushResult {
         let set = ChargeSet::of(outgoing.iter().map(|item| item.charge.with_cost(item.cost)));
         let sent = self.sent_now();
-        let reply = self.guard.background(|store| store.force(&set)).await;
+        let reply = self.call(Nanos::MAX, BACKGROUND_TIMEOUT, |store| store.force(&set)).await;
         let pushed = match reply {
             Ok(outcome) => {
                 self.units_lost_on_restore(&set, &outcome, sent).map_or(PushResult::Failed, PushResult::Charged)
             }
-            Err(error) if self.guard.is_record_error(&error) => PushResult::Rejected,
+            Err(error) if self.is_record_error(&error) => PushResult::Rejected,
             Err(_) => PushResult::Failed,
         };
-        let (write_back, now) = (&self.node_state.local_fallback.write_back, self.store_time());
+        let (write_back, now) = (&self.node_state.write_back, self.store_time());
         for (i, item) in outgoing.iter().enumerate() {
             match &pushed {
                 PushResult::Charged(lost_units) => write_back.push_partly_lost(item.counter, lost_units[i], now),

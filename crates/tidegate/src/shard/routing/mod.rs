@@ -260,7 +260,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             self.find_shard(shard)
         });
         let store = found.unwrap_or_else(|| self.no_shard());
-        ShardLocation { shard, hash_slot: store.guard.hash_slot(subject), store }
+        ShardLocation { shard, hash_slot: store.hash_slot(subject), store }
     }
 
     /// The locations of some subjects, and the index of each subject's location.
