@@ -60,9 +60,7 @@ impl KeyTable {
     /// The owner of the key with this digest. Compares whole digests in constant time.
     pub fn get(&self, digest: &Digest) -> Option<KeyOwner<'_>> {
         let at = self.index.find(digest, &self.records).ok()?;
-        let KeyRecord { name_at, name_len, tier, .. } = self.records[at as usize];
-        let start = name_at as usize;
-        Some(KeyOwner { tier, name: &self.names[start..start + usize::from(name_len)] })
+        Some(self.owner(&self.records[at as usize]))
     }
 
     /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
@@ -74,19 +72,17 @@ impl KeyTable {
 
     /// The names of all keys, in the order of the file; empty where the file has none.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.records.iter().map(|record| {
-            let start = record.name_at as usize;
-            &self.names[start..start + usize::from(record.name_len)]
-        })
+        self.records.iter().map(|record| self.owner(record).name)
     }
 
     /// The digests of all keys and their owners, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = (Digest, KeyOwner<'_>)> {
-        let owners = self.records.iter().zip(self.names());
-        owners.map(|(record, name)| {
-            let tier = record.tier;
-            (record.digest, KeyOwner { tier, name })
-        })
+        self.records.iter().map(|record| (record.digest, self.owner(record)))
+    }
+
+    fn owner(&self, record: &KeyRecord) -> KeyOwner<'_> {
+        let start = record.name_at as usize;
+        KeyOwner { tier: record.tier, name: &self.names[start..start + usize::from(record.name_len)] }
     }
 
     /// The number of keys.
