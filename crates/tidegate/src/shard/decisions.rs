@@ -229,7 +229,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         self.count_unconfirmed(set);
         let outcome = self.decide_by_share(set, ChargeIntent::Charge);
         if outcome.admitted {
-            self.schedule_push();
+            self.schedule_push(self.settings.push_delay);
             self.reserve_here(set, &outcome, kind);
         }
         outcome

@@ -12,7 +12,7 @@ use crate::shard::late::{
     CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
 };
 use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
-use crate::shard::refund::ChargeKind;
+use crate::shard::refund::{ChargeKind, local_outcome};
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
 
 /// A request that was sent, and its id in the ledger.
@@ -33,17 +33,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             if admitted && intent != ChargeIntent::Peek {
                 ledger.pay(&claims, &payments, now);
             }
-            let readings = views.iter().zip(&payments);
-            let readings = readings.map(|(view, payment)| view.reading(*payment, admitted));
-            let outcome = Outcome {
-                admitted,
-                readings: readings.collect(),
-                snapshots: Vec::new(),
-                at: now,
-                source: Source::Late,
-                degraded: None,
-                clock_stepped: false,
-            };
+            let readings = views.iter().zip(&payments).map(|(view, payment)| view.reading(*payment, admitted));
+            let outcome = local_outcome(admitted, readings.collect(), now, Source::Late);
             let if_admitted = |payment| if admitted { payment } else { Payment::None };
             (outcome, payments.into_iter().map(if_admitted).collect())
         })
@@ -127,15 +118,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Whether credits pay for a request that the store has just denied.
     pub(crate) fn pays_by_credits(&self, set: &ChargeSet<'_>) -> bool {
-        let at = self.store_time();
         self.node_state.late.update_active(|ledger| {
-            let claims = set.charges.iter().map(|charge| Claim {
-                counter: charge.counter(),
-                units: charge.cost.get(),
-                room: 0,
-                role: charge.role,
-            });
-            ledger.pay_by_credits(&claims.collect::<SmallVec<[_; 4]>>(), at)
+            let claims: SmallVec<[_; 4]> = set.charges.iter().map(|charge| Claim::new(charge, 0)).collect();
+            ledger.pay_by_credits(&claims, self.store_time())
         })
     }
 
@@ -179,7 +164,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             }
         }
         if has_pending {
-            self.push_now();
+            self.schedule_push(Nanos::ZERO);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::runtime::Runtime;
 use crate::shard::call::{BACKGROUND_TIMEOUT, LATE_REPLY_TIMEOUT, untrusted};
 use crate::shard::decisions::was_sent;
 use crate::shard::node::local_fallback::permit_share;
-use crate::shard::refund::ChargeKind;
+use crate::shard::refund::{ChargeKind, local_outcome};
 use crate::shard::shared_shard::SharedShard;
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
@@ -58,7 +58,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             }
         }
         let outcome = self.decide_by_share(set, ChargeIntent::Force);
-        self.schedule_push();
+        self.schedule_push(self.settings.push_delay);
         Ok(outcome)
     }
 
@@ -206,14 +206,6 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
     let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge { cost: units.unwrap_or(charge.cost), ..charge.clone() });
     let reading = LimitReading { verdict: Verdict::Allow { delay: Nanos::ZERO }, figures: lease.figures };
-    let outcome = Outcome {
-        admitted: units.is_some(),
-        readings: smallvec![reading],
-        snapshots: lease.snapshot.iter().cloned().collect(),
-        at: lease.at,
-        source: Source::Exact,
-        degraded: None,
-        clock_stepped: false,
-    };
-    (set, outcome)
+    let outcome = local_outcome(units.is_some(), smallvec![reading], lease.at, Source::Exact);
+    (set, Outcome { snapshots: lease.snapshot.iter().cloned().collect(), ..outcome })
 }

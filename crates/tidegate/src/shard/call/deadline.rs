@@ -1,9 +1,10 @@
-//! Budgets: how long a call waits for a reply.
+//! Budgets: how long a call waits for a reply; and waiting, for one call or for several.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use futures_util::stream::{Collect, FuturesOrdered, StreamExt};
 use tidegate_core::store::{ChargeSet, WorkKind};
 use tidegate_core::units::Nanos;
 
@@ -59,4 +60,113 @@ pub(crate) async fn within<R: Runtime, F: Future + ?Sized>(
         timeout.as_mut().poll(context).map(|()| None)
     })
     .await
+}
+
+/// The outputs of all `futures`, in order. The futures are in flight at the same time, and a wake polls only its own.
+/// Dropping it drops the unfinished ones.
+pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
+    futures.into_iter().collect::<FuturesOrdered<F>>().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Poll, Waker};
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// Futures that finish when their gate opens, and how often any of them was polled.
+    #[derive(Default)]
+    struct Gates {
+        polls: AtomicUsize,
+        gates: Mutex<Vec<(bool, Option<Waker>)>>,
+    }
+
+    impl Gates {
+        fn new(futures: usize) -> Arc<Gates> {
+            let gates = Gates::default();
+            gates.gates.lock().resize(futures, (false, None));
+            Arc::new(gates)
+        }
+
+        async fn pass(self: Arc<Self>, index: usize) -> usize {
+            poll_fn(|context| {
+                self.polls.fetch_add(1, Ordering::Relaxed);
+                let (open, waker) = &mut self.gates.lock()[index];
+                if *open {
+                    return Poll::Ready(index);
+                }
+                *waker = Some(context.waker().clone());
+                Poll::Pending
+            })
+            .await
+        }
+
+        fn open(&self, index: usize) {
+            let waker = {
+                let (open, waker) = &mut self.gates.lock()[index];
+                *open = true;
+                waker.take()
+            };
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+        future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Each wake once polled every unfinished future: half a million polls for 1,024.
+    #[test]
+    fn each_future_is_polled_once_and_once_for_each_wake() {
+        const FUTURES: usize = 1_024;
+        let gates = Gates::new(FUTURES);
+        let all = (0..FUTURES).map(|index| Arc::clone(&gates).pass(index));
+        let mut joined = Box::pin(join_all(all));
+        assert!(poll(&mut joined).is_pending());
+        for index in (1..FUTURES).rev() {
+            gates.open(index);
+            assert!(poll(&mut joined).is_pending());
+        }
+        gates.open(0);
+        let Poll::Ready(outputs) = poll(&mut joined) else {
+            panic!("all are open");
+        };
+        assert_eq!(outputs, (0..FUTURES).collect::<Vec<_>>(), "in order");
+        assert_eq!(gates.polls.load(Ordering::Relaxed), 2 * FUTURES);
+    }
+
+    #[test]
+    fn a_wake_during_a_poll_is_not_lost() {
+        let mut polls = [0, 0];
+        let [first, second] = &mut polls;
+        let again = |polls: &mut u32, context: &mut Context<'_>| {
+            *polls += 1;
+            context.waker().wake_by_ref();
+            if *polls == 3 { Poll::Ready(()) } else { Poll::Pending }
+        };
+        let futures: [Pin<Box<dyn Future<Output = ()>>>; 2] = [
+            Box::pin(poll_fn(move |context| again(first, context))),
+            Box::pin(poll_fn(move |context| again(second, context))),
+        ];
+        let mut joined = Box::pin(join_all(futures));
+        assert!(poll(&mut joined).is_pending());
+        assert!(poll(&mut joined).is_pending());
+        assert!(poll(&mut joined).is_ready());
+    }
+
+    #[test]
+    fn none_and_one_are_finished_at_once() {
+        let mut none = Box::pin(join_all(Vec::<std::future::Ready<u8>>::new()));
+        assert_eq!(poll(&mut none), Poll::Ready(Vec::new()));
+        let mut one = Box::pin(join_all([std::future::ready(7)]));
+        assert_eq!(poll(&mut one), Poll::Ready(vec![7]));
+    }
 }

@@ -266,9 +266,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         epoch: Option<Epoch>,
         kind: ChargeKind,
     ) {
-        let (set, refund_id) = (OwnedSet::of(set), random_id(&self.runtime));
-        self.spawn_once(epoch, async move |store| match kind {
-            ChargeKind::Charge => store.refund(&refund_of(refund_id, set.set(), &outcome)).await.is_ok(),
+        let set = OwnedSet::of(set);
+        self.spawn_once(epoch, async move |store, runtime| match kind {
+            ChargeKind::Charge => store.refund(&refund_of(random_id(&runtime), set.set(), &outcome)).await.is_ok(),
             ChargeKind::Reserve { id, ttl } => {
                 store.settle(&settle_as_unused(id, ttl, set.set(), &outcome)).await.is_ok()
             }
@@ -277,15 +277,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Refunds units that the store counts since `charged_at`, in the background and once.
     pub(crate) fn refund_units(&self, charge: OwnedCharge, charged_at: Nanos, epoch: Option<Epoch>) {
-        let (id, expires_at) = (random_id(&self.runtime), charged_at.plus(LATE_REPLY_TIMEOUT));
-        self.spawn_once(epoch, async move |store| {
-            let set = ChargeSet::of_one(charge.charge());
+        let expires_at = charged_at.plus(LATE_REPLY_TIMEOUT);
+        self.spawn_once(epoch, async move |store, runtime| {
+            let (id, set) = (random_id(&runtime), ChargeSet::of_one(charge.charge()));
             store.refund(&Refund { id, charged_at, expires_at, set }).await.is_ok()
         });
     }
 
     /// Spawns a call that is sent once, lost or not. If the epoch has changed it is not sent at all.
-    fn spawn_once<F>(&self, epoch: Option<Epoch>, call: impl FnOnce(Arc<S>) -> F + Send + 'static)
+    fn spawn_once<F>(&self, epoch: Option<Epoch>, call: impl FnOnce(Arc<S>, R) -> F + Send + 'static)
     where
         F: Future<Output = bool> + Send + 'static,
     {
@@ -299,7 +299,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
             if store.epoch() == epoch {
-                let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(call(store))).await;
+                let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(call(store, runtime.clone()))).await;
             }
             drop(in_flight);
         });

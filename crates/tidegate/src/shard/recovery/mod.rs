@@ -18,10 +18,9 @@ use tidegate_core::store::{HashSlot, Probe, Restore, Store, StoreResult, StoreSt
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::call::deadline::within;
+use crate::shard::call::deadline::{join_all, within};
 use crate::shard::call::in_flight::CallInFlight;
 use crate::shard::event::StoreEvent;
-use crate::shard::join::join_all;
 use crate::shard::owned_charge::OwnedCharge;
 use crate::shard::recovery::recovery_state::{MissingCounts, RecoveryState, RecoveryStep};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, SharedShard, by_hash_slot};
@@ -119,9 +118,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 self.epoch_confirmed_at.store(sent.get(), Ordering::Release);
                 self.sync_permits();
                 if closed {
-                    self.push_with_jitter();
+                    // After an outage many nodes have pending units.
+                    self.push_after(self.runtime.jitter(self.settings.push_jitter));
                 } else {
-                    self.schedule_push(); // no pending unit stays behind
+                    self.schedule_push(self.settings.push_delay); // no pending unit stays behind
                 }
             }
             RecoveryStep::Trust { missing } => {

@@ -7,7 +7,7 @@ use tidegate_core::store::{Epoch, PermitReply, PermitRequest, Probe, Store, Stor
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::join::join_all;
+use crate::shard::call::deadline::join_all;
 use crate::shard::node::open_permits::PermitUpdate;
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, SharedShard};
 

@@ -1,7 +1,7 @@
 //! Pushes pending units to the store: paced, counters with the most units first.
 //!
-//! A push starts after a recovery (`push_then_trust`), after a late reply (`push_now`), and while the store replies
-//! (`schedule_push`, `push_with_jitter`). Invariant: one push at a time (`pushing`).
+//! A push starts after a recovery (`push_then_trust`), after a late reply and while the store replies
+//! (`schedule_push`), and when the breaker has closed (`push_after`). Invariant: one push at a time (`pushing`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,8 +11,8 @@ use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
 use crate::shard::call::BACKGROUND_TIMEOUT;
+use crate::shard::call::deadline::join_all;
 use crate::shard::event::StoreEvent;
-use crate::shard::join::join_all;
 use crate::shard::node::write_back::{OutgoingCharge, PendingCause};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, ShardState, SharedShard, by_hash_slot};
 
@@ -27,27 +27,15 @@ enum PushResult {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
-    /// Pushes pending units soon, if there are any and the store can be called.
-    pub(crate) fn schedule_push(self: &Arc<Self>) {
-        self.push_if_exact(self.settings.push_delay);
-    }
-
-    /// Pushes the units of a late reply at once.
-    pub(crate) fn push_now(self: &Arc<Self>) {
-        self.push_if_exact(Nanos::ZERO);
-    }
-
-    fn push_if_exact(self: &Arc<Self>, wait: Nanos) {
-        self.report_dropped();
-        if self.state() == ShardState::Exact {
-            self.push_after(wait);
-        }
-    }
-
-    fn report_dropped(&self) {
+    /// Pushes pending units after `wait`, if there are any and the store can be called. Those of a late reply are pushed
+    /// at once, others after `push_delay`.
+    pub(crate) fn schedule_push(self: &Arc<Self>, wait: Nanos) {
         let units = self.node_state.write_back.take_dropped();
         if units > 0 {
             (self.watcher)(StoreEvent::PendingDropped { units });
+        }
+        if self.state() == ShardState::Exact {
+            self.push_after(wait);
         }
     }
 
@@ -76,12 +64,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         });
     }
 
-    /// Pushes after a random delay: after a recovery many nodes have pending units.
-    pub(crate) fn push_with_jitter(self: &Arc<Self>) {
-        self.push_after(self.runtime.jitter(self.settings.push_jitter));
-    }
-
-    fn push_after(self: &Arc<Self>, wait: Nanos) {
+    /// Pushes after `wait`, if anything is pending and no push is running.
+    pub(super) fn push_after(self: &Arc<Self>, wait: Nanos) {
         if self.node_state.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }

@@ -8,9 +8,8 @@ use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Shards, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::call::deadline::max_wait_of;
+use crate::shard::call::deadline::{join_all, max_wait_of};
 use crate::shard::decisions::ShardDecision;
-use crate::shard::join::join_all;
 use crate::shard::refund::ChargeKind;
 use crate::shard::routing::groups::{ChargeGroup, ChargeSteps, LocationIndices, by_location};
 use crate::shard::routing::outcome_merge::OutcomeMerge;
