@@ -121,40 +121,31 @@ const VACANT: u32 = u32::MAX;
 
 const _: () = assert!(MAX_FILE_BYTES / MIN_LINE_BYTES < RECORD_BITS as u64);
 
-/// The slot where a missing digest would go, and the tag to store there.
-struct VacantSlot {
-    slot: usize,
-    tag: u32,
-}
-
 impl KeyIndex {
     fn for_keys(count: usize) -> Self {
         let slots = vec![VACANT; (count * 2).next_power_of_two()];
         KeyIndex { secret: RandomState::new(), slots }
     }
 
-    fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, VacantSlot> {
+    /// The record of a digest. If there is none: the slot where it would go, and the tag to store there.
+    fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, (usize, u32)> {
         let hash = self.secret.hash_one(digest.as_bytes());
         let tag = (hash >> 32) as u32 & !RECORD_BITS;
         let Some(last) = self.slots.len().checked_sub(1) else {
-            return Err(VacantSlot { slot: 0, tag });
+            return Err((0, tag));
         };
         let mut slot = hash as usize & last;
         loop {
             let found = self.slots[slot];
             let record = found & RECORD_BITS;
             if found == VACANT {
-                return Err(VacantSlot { slot, tag });
+                return Err((slot, tag));
             }
             if found & !RECORD_BITS == tag && records[record as usize].digest == *digest {
                 return Ok(record);
             }
             slot = (slot + 1) & last;
         }
-    }
-
-    fn fill(&mut self, VacantSlot { slot, tag }: VacantSlot, record: u32) {
-        self.slots[slot] = tag | record;
     }
 }
 
@@ -224,7 +215,7 @@ impl<'a> KeyTableBuilder<'a> {
         let mut index = KeyIndex::for_keys(self.records.len());
         for (at, record) in (0u32..).zip(&self.records) {
             match index.find(&record.digest, &self.records) {
-                Err(vacant) => index.fill(vacant, at),
+                Err((slot, tag)) => index.slots[slot] = tag | at,
                 Ok(first) => {
                     let first = self.lines[first as usize];
                     self.errors.add(self.lines[at as usize], KeyLineErrorKind::Duplicate { first });
