@@ -96,68 +96,52 @@ mod stores;
 #[cfg(feature = "internals")]
 pub mod stores;
 
-pub use quota::{Quota, ThrottleError};
 #[cfg(feature = "tokio")]
 pub use throttle::CostTooLargeError;
-pub use throttle::{Throttle, UnkeyedThrottle};
 #[doc(inline)]
-pub use tidegate_core::algorithms::{Algorithm, Figures, Retry, Verdict};
-#[doc(inline)]
-pub use tidegate_core::rate::RateError;
-#[doc(inline)]
-pub use tidegate_core::store::LimitReading;
-#[doc(inline)]
-pub use tidegate_core::units::{Cost, Nanos};
+pub use {
+    quota::{Quota, ThrottleError},
+    throttle::{Throttle, UnkeyedThrottle},
+    tidegate_core::algorithms::{Algorithm, Figures, Retry, Verdict},
+    tidegate_core::rate::RateError,
+    tidegate_core::store::LimitReading,
+    tidegate_core::units::{Cost, Nanos},
+};
 
 #[cfg(feature = "rules")]
-pub use limiter::{
-    AcquireError, Acquired, BuildError, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, DEFAULT_PERMIT_TTL,
-    LimitUsage, Limiter, LimiterBuilder, LimiterView, MemoryCounters, Permit, PermitRenewer, RefundError, Reservation,
-    SettleError, Settlement, Ticket, TicketError,
+#[doc(inline)]
+pub use {
+    limiter::{
+        AcquireError, Acquired, BuildError, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage,
+        DEFAULT_PERMIT_TTL, LimitUsage, Limiter, LimiterBuilder, LimiterView, MemoryCounters, Permit, PermitRenewer,
+        RefundError, Reservation, SettleError, Settlement, Ticket, TicketError,
+    },
+    policy::{LoadError, Policy},
+    receipt::{Actual, ReceiptError},
+    secret::{Secret, WeakSecretError},
+    tidegate_core::store::{Inspection, Refunded, Role, Source, StoreError},
+    tidegate_core::subject::RuleName,
+    tidegate_rules::engine::{Decision, DecisionKind, LimitView},
+    tidegate_rules::event::{Event, Observer, ReservationStep},
+    tidegate_rules::request::{ApiKey, Edge, Request},
+    tidegate_rules::{Explanation, RuleError, RuleErrors, SourceLocation, Warning},
 };
-#[cfg(feature = "rules")]
-pub use policy::{LoadError, Policy};
-#[cfg(feature = "rules")]
-pub use receipt::{Actual, ReceiptError};
-#[cfg(feature = "rules")]
-pub use secret::{Secret, WeakSecretError};
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_core::store::{Inspection, Refunded, Role, Source, StoreError};
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_core::subject::RuleName;
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_rules::event::{Event, Observer, ReservationStep};
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_rules::request::{ApiKey, Edge, Request};
-#[cfg(feature = "rules")]
-#[doc(inline)]
-pub use tidegate_rules::{Explanation, RuleError, RuleErrors, SourceLocation, Warning};
 
 #[cfg(feature = "disk")]
 pub use limiter::DiskCounters;
 #[cfg(feature = "redis")]
 pub use limiter::RedisCounters;
 #[cfg(feature = "live")]
-pub use live::{FileError, FileState};
-#[cfg(feature = "live")]
-pub use policy::{PolicyEvent, PolicyFollower};
+pub use {
+    live::{FileError, FileState},
+    policy::{PolicyEvent, PolicyFollower},
+};
 
 #[cfg(feature = "internals")]
-pub use adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS};
-#[cfg(feature = "internals")]
-pub use limiter::{KeyAction, KeyCharge, KeyFamily, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests};
-#[cfg(feature = "internals")]
-pub use policy::PolicyOptions;
-#[cfg(feature = "internals")]
-pub use tidegate_core::{algorithms, store, units};
-#[cfg(feature = "internals")]
-pub use tidegate_rules as rules;
-#[cfg(feature = "internals")]
-pub use tidegate_rules::{engine, envoy, event, request};
+pub use {
+    adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS},
+    limiter::{KeyAction, KeyCharge, KeyFamily, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests},
+    policy::PolicyOptions,
+    tidegate_core::{algorithms, store, units},
+    tidegate_rules::{self as rules, engine, envoy, event, request},
+};

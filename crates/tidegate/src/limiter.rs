@@ -5,7 +5,6 @@
 
 mod acquire;
 mod acquire_guard;
-mod background;
 mod builder;
 #[cfg(feature = "internals")]
 mod described;
@@ -17,8 +16,6 @@ mod permit_renewer;
 mod reservations;
 mod settlement_retries;
 mod ticket;
-#[cfg(feature = "internals")]
-mod unit_costs;
 mod view;
 
 use std::convert::Infallible;
@@ -38,6 +35,7 @@ use crate::clock::Clock;
 use crate::live::LiveValue;
 use crate::policy::Policy;
 use crate::receipt::{Receipt, ReceiptError, ReceiptKind};
+use crate::runtime::Runtime;
 use crate::secret::Secret;
 use crate::stores::memory::MemoryStore;
 
@@ -74,6 +72,12 @@ pub struct Limiter<S = MemoryStore> {
     settlement_retries: SettlementRetries,
     new_id: IdSource,
 }
+
+/// How often expired counters are evicted.
+const EVICTION_INTERVAL: Nanos = Nanos::from_millis(100);
+
+/// How often settlements without a reply are retried.
+const SETTLEMENT_RETRY_INTERVAL: Nanos = Nanos::from_millis(250);
 
 /// Source of unique ids for charges, reservations and permit holders.
 type IdSource = Box<dyn Fn() -> Result<u128, getrandom::Error> + Send + Sync>;
@@ -238,6 +242,46 @@ impl<S: Store> Limiter<S> {
             Ok(refund) => Ok(self.store.refund(&refund).await?),
             Err(nothing_to_refund) => Ok(nothing_to_refund),
         }
+    }
+}
+
+impl<S: Store + 'static> Limiter<S> {
+    /// Starts the background work of this limiter: it evicts expired counters, refunds the estimates of reservations
+    /// that are not settled in time, and retries settlements that the store did not reply to. To be called once. The
+    /// tasks end when the limiter is dropped.
+    ///
+    /// Checks need none of this. Without it memory stays bounded by its cap, and estimates stay charged until the next
+    /// reservation of the same client.
+    pub fn spawn_background<R: Runtime>(self: &Arc<Self>, runtime: &R) {
+        // Two tasks, because retries wait for the store.
+        let (limiter, timer) = (Arc::downgrade(self), runtime.clone());
+        runtime.spawn(async move {
+            while let Some(limiter) = limiter.upgrade() {
+                limiter.store.evict_expired();
+                drop(limiter);
+                timer.sleep(EVICTION_INTERVAL).await;
+            }
+        });
+        let (limiter, timer) = (Arc::downgrade(self), runtime.clone());
+        runtime.spawn(async move {
+            while let Some(limiter) = limiter.upgrade() {
+                limiter.retry_settlements().await;
+                drop(limiter);
+                timer.sleep(SETTLEMENT_RETRY_INTERVAL).await;
+            }
+        });
+    }
+}
+
+#[cfg(feature = "internals")]
+impl<S: Store> Limiter<S> {
+    /// Decides a request whose plain cost is 0: charges the rules with a unit and peeks the others. Cancellation is as
+    /// for [`LimiterView::check`].
+    ///
+    /// # Errors
+    /// When the store gives no reply.
+    pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        self.view().check_units(request).await
     }
 }
 

@@ -13,11 +13,11 @@ use tidegate_core::store::{Charge, ChargeSet, Counting, LimitReading, Outcome, R
 use tidegate_core::units::Nanos;
 
 use super::denial::Denial;
-use super::effects::InFlightGuard;
 use super::leased_counter::{LeaseAttempt, LeasedCounter, TakenUnits};
 use super::lenient_view::LenientView;
 use super::refill::Refill;
 use super::table::{AheadTable, Effect, EntryState};
+use crate::resilience::InFlightGuard;
 
 /// What a set waits for that is not decided entirely.
 pub(super) enum Undecided<'a> {

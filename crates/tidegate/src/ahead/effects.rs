@@ -6,7 +6,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use tidegate_core::store::{ChargeSet, Refund, Refunded, Source};
 use tidegate_core::units::{Cost, Nanos};
@@ -15,8 +15,8 @@ use super::leased_counter::{DrawRequest, UnusedLease};
 use super::lenient_view::SyncRequest;
 use super::table::Effect;
 use super::{AheadInner, BackingStore};
-use crate::resilience::{join_all, within};
-use crate::runtime::Runtime;
+use crate::resilience::{InFlightGuard, join_all, within};
+use crate::runtime::{Runtime, random_id};
 
 /// The longest time between two rounds: a lease drawn in between may expire before those that were there.
 const MAX_ROUND_INTERVAL: Nanos = Nanos::from_millis(5);
@@ -28,22 +28,6 @@ const MAX_CALLS: usize = 1_024;
 const REFUND_ID_TTL: Nanos = Nanos::from_secs(10);
 /// The longest time that a drain may take.
 const DRAIN_TIMEOUT: Nanos = Nanos::from_secs(3);
-
-/// Work that a drain waits for, until this is dropped: finished or cancelled.
-pub(super) struct InFlightGuard(Arc<AtomicUsize>);
-
-impl InFlightGuard {
-    pub(super) fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        InFlightGuard(Arc::clone(count))
-    }
-}
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
 
 impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     /// Draws leases in the background. Not after a drain has begun: then nothing is drawn any more.
@@ -117,7 +101,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         let charge = charge.with_cost(units);
         let same_epoch = self.store.epoch_of(&charge) == Some(lease.epoch);
         let refund = Refund {
-            id: u128::from(self.runtime.random()) << 64 | u128::from(self.runtime.random()),
+            id: random_id(&self.runtime),
             charged_at: lease.at,
             expires_at: charge.limit.lease_until(lease.at).plus(REFUND_ID_TTL),
             set: ChargeSet::of_one(charge),
@@ -160,27 +144,5 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         });
         // Leases without a reply by then stay charged.
         let _done_or_late = within(&self.runtime, DRAIN_TIMEOUT, draining).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::{Future, pending};
-    use std::task::{Context, Waker};
-
-    /// A flush that ran out of time once left the count raised for ever.
-    #[test]
-    fn a_cancelled_sync_is_not_in_flight_any_more() {
-        let count = Arc::<AtomicUsize>::default();
-        let mut sync = Box::pin(async {
-            let _in_flight = InFlightGuard::begin(&count);
-            pending::<()>().await;
-        });
-        let polled = sync.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending());
-        assert_eq!(count.load(Ordering::Acquire), 1);
-        drop(sync);
-        assert_eq!(count.load(Ordering::Acquire), 0);
     }
 }

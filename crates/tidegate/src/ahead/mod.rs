@@ -139,7 +139,7 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
         let (nodes, now) = (self.0.store.nodes(), self.0.runtime.now());
         let mut rules: BTreeMap<Box<str>, Overshoot> = BTreeMap::new();
         self.0.table.for_each_view(|view| {
-            let (of, rule) = (view.overshoot(nodes, now), Box::from(view.charge.rule().as_str()));
+            let (of, rule) = (view.overshoot(nodes, now), Box::from(view.charge.rule.as_str()));
             let worst = rules.entry(rule).or_default();
             worst.worst_case = worst.worst_case.max(of.worst_case);
             worst.at_current_rate = worst.at_current_rate.max(of.at_current_rate);

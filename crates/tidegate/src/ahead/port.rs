@@ -11,10 +11,9 @@ use tidegate_core::store::{
 use tidegate_core::units::Nanos;
 
 use super::decision::{SplitSet, Undecided, is_ahead};
-use super::effects::InFlightGuard;
 use super::leased_counter::LeaseAttempt;
 use super::{Ahead, AheadInner, BackingStore};
-use crate::resilience::{join_all, within};
+use crate::resilience::{InFlightGuard, join_all, within};
 use crate::runtime::Runtime;
 
 /// How many refills a request waits for, one after another. Each draw is larger than the one before, so a few serve any

@@ -1,5 +1,6 @@
 //! Bodies: Tidegate's own JSON, and RFC 9457 problem details.
 
+use http::StatusCode;
 use tidegate_core::algorithms::Retry;
 use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
@@ -7,10 +8,10 @@ use tidegate_rules::engine::{Decision, DecisionKind, LimitView};
 
 use super::ResponseContext;
 use super::headers::{policy_name, retry_after_secs};
-use super::text::{self, json_string, json_text, number, put, span};
+use super::text::{self, JsonText, append, json_string, json_text, put, span};
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+pub(super) const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+pub(super) const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The body of one response.
 pub(super) fn plain(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
@@ -20,9 +21,7 @@ pub(super) fn plain(decision: &Decision, context: &ResponseContext<'_>, out: &mu
 
 /// The body as an item of a list.
 pub(super) fn item(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
-    put(out, r#"{"status":"#);
-    number(out, u64::from(super::status(decision).as_u16()));
-    put(out, r#","id":""#);
+    append!(out, r#"{"status":"#, u64::from(super::status(decision).as_u16()), r#","id":""#);
     rest(decision, context, out);
 }
 
@@ -31,9 +30,7 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
     let binding = decision.binding();
     put(out, "\"");
     if let Some(error) = error(decision.kind()) {
-        put(out, r#","error":""#);
-        put(out, error);
-        put(out, r#"","message":""#);
+        append!(out, r#","error":""#, error, r#"","message":""#);
         message(decision.kind(), binding.as_ref(), out);
         put(out, "\"");
     }
@@ -53,18 +50,13 @@ fn rest(decision: &Decision, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
         None => put(out, "null"),
     }
     write_kind(decision, binding.as_ref(), out);
-    put(out, r#","source":""#);
-    put(out, decision.source().name());
-    put(out, "\"");
+    append!(out, r#","source":""#, decision.source().name(), "\"");
     if let Some(receipt) = context.receipt {
         put(out, r#","receipt":"#);
         json_string(out, receipt);
     }
     if let Some((token, ttl)) = context.reservation {
-        put(out, r#","reservation":"#);
-        json_string(out, token);
-        put(out, r#","expires_ms":"#);
-        number(out, Nanos::from(ttl).millis_up());
+        append!(out, r#","reservation":""#, JsonText(token), r#"","expires_ms":"#, Nanos::from(ttl).millis_up());
     }
     put(out, r#","limits":["#);
     for (i, view) in decision.limits().enumerate() {
@@ -86,33 +78,26 @@ fn write_kind(decision: &Decision, binding: Option<&LimitView<'_>>, out: &mut Ve
     match decision.kind() {
         DecisionKind::Allow => {}
         DecisionKind::Delay(delay) => {
-            put(out, r#","delay_ms":"#);
-            number(out, delay.millis_up());
+            append!(out, r#","delay_ms":"#, delay.millis_up());
         }
         DecisionKind::Deny(Retry::Never) | DecisionKind::Unavailable => put(out, r#","retry_after_ms":null"#),
         DecisionKind::Deny(Retry::After(wait)) => {
             if let Some(binding) = binding {
                 put(out, r#","window":""#);
                 span(out, binding.limit.per());
-                put(out, r#"","retry_after_seconds":"#);
-                number(out, retry_after_secs(wait, decision.client_hash()));
+                append!(out, r#"","retry_after_seconds":"#, retry_after_secs(wait, decision.client_hash()));
             }
-            put(out, r#","retry_after_ms":"#);
-            number(out, wait.millis_up());
+            append!(out, r#","retry_after_ms":"#, wait.millis_up());
         }
         DecisionKind::Block { until: None } => put(out, r#","blocked_until":null"#),
         DecisionKind::Block { until: Some(until) } => {
-            put(out, r#","blocked_until":"#);
-            number(out, until.secs_up());
+            append!(out, r#","blocked_until":"#, until.secs_up());
         }
     }
 }
 
 fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<u8>)) {
-    put(out, r#"{"rule":""#);
-    json_text(out, view.rule.name().as_str());
-    put(out, r#"","rate":""#);
-    json_text(out, view.rate_text);
+    append!(out, r#"{"rule":""#, JsonText(view.rule.name().as_str()), r#"","rate":""#, JsonText(view.rate_text));
     if view.allows {
         put(out, r#"","allowed":true"#);
     } else {
@@ -128,12 +113,8 @@ fn limit(out: &mut Vec<u8>, view: &LimitView<'_>, figures: impl FnOnce(&mut Vec<
 
 fn figures(out: &mut Vec<u8>, view: &LimitView<'_>) {
     let figures = view.reading.figures;
-    put(out, r#","limit":"#);
-    number(out, view.limit.capacity());
-    put(out, r#","remaining":"#);
-    number(out, figures.remaining);
-    put(out, r#","reset_after_ms":"#);
-    number(out, figures.reset_after.millis_up());
+    append!(out, r#","limit":"#, view.limit.capacity(), r#","remaining":"#, figures.remaining);
+    append!(out, r#","reset_after_ms":"#, figures.reset_after.millis_up());
 }
 
 fn error(kind: DecisionKind) -> Option<&'static str> {
@@ -148,29 +129,19 @@ fn error(kind: DecisionKind) -> Option<&'static str> {
 
 /// The message of a denial, inside a JSON string.
 fn message(kind: DecisionKind, binding: Option<&LimitView<'_>>, out: &mut Vec<u8>) {
+    let rule = binding.map_or("", |binding| binding.rule.name().as_str());
     match (kind, binding) {
         (DecisionKind::Deny(Retry::After(wait)), Some(binding)) => {
-            put(out, "rule `");
-            json_text(out, binding.rule.name().as_str());
-            put(out, "` allows ");
-            json_text(out, binding.rate_text);
-            put(out, "; come back in ");
+            append!(out, "rule `", JsonText(rule), "` allows ", JsonText(binding.rate_text), "; come back in ");
             text::wait(out, wait);
         }
         (DecisionKind::Deny(Retry::Never), Some(binding)) => {
-            put(out, "a cost of ");
-            number(out, binding.cost.get());
-            put(out, " can never fit rule `");
-            json_text(out, binding.rule.name().as_str());
-            put(out, "`, which holds ");
-            number(out, binding.limit.capacity());
-            put(out, " at most; request less at once");
+            append!(out, "a cost of ", binding.cost.get(), " can never fit rule `", JsonText(rule));
+            append!(out, "`, which holds ", binding.limit.capacity(), " at most; request less at once");
         }
         (DecisionKind::Block { .. }, _) => put(out, "this client is on the block list"),
-        (DecisionKind::Unavailable, Some(binding)) => {
-            put(out, "rule `");
-            json_text(out, binding.rule.name().as_str());
-            put(out, "` denies while its store is unavailable; come back later");
+        (DecisionKind::Unavailable, Some(_)) => {
+            append!(out, "rule `", JsonText(rule), "` denies while its store is unavailable; come back later");
         }
         _ => put(out, "denied"),
     }
@@ -185,17 +156,9 @@ pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &
         DecisionKind::Unavailable => (REDUCED_CAPACITY, "Temporary reduced capacity"),
         _ => (QUOTA_EXCEEDED, "Quota exceeded"),
     };
-    put(out, r#"{"type":""#);
-    put(out, kind);
-    put(out, r#"","title":""#);
-    put(out, title);
-    put(out, r#"","status":"#);
-    number(out, u64::from(super::status(decision).as_u16()));
-    put(out, r#","detail":""#);
+    begin_problem(out, kind, title, super::status(decision));
     message(decision.kind(), binding.as_ref(), out);
-    put(out, r#"","instance":"urn:tidegate:decision:"#);
-    json_text(out, context.id);
-    put(out, r#"","violated-policies":["#);
+    append!(out, r#"","instance":"urn:tidegate:decision:"#, JsonText(context.id), r#"","violated-policies":["#);
     let violated = decision.enforced().filter(|view| !view.allows);
     for (i, view) in violated.enumerate() {
         if i > 0 {
@@ -206,4 +169,10 @@ pub(super) fn problem(decision: &Decision, context: &ResponseContext<'_>, out: &
     put(out, "]");
     write_kind(decision, binding.as_ref(), out);
     put(out, "}");
+}
+
+/// Problem details up to the detail.
+pub(super) fn begin_problem(out: &mut Vec<u8>, kind: &str, title: &str, status: StatusCode) {
+    append!(out, r#"{"type":""#, kind, r#"","title":""#, title, r#"","status":"#);
+    append!(out, u64::from(status.as_u16()), r#","detail":""#);
 }

@@ -1,21 +1,19 @@
 //! Permits as HTTP responses: an open request, and a denial because too many requests are open.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use tidegate_core::store::Role;
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::Decision;
 
+use super::body::{QUOTA_EXCEEDED, REDUCED_CAPACITY, begin_problem};
 use super::headers::{ID, LIMIT, POLICY, RATE_LIMIT, REMAINING, retry_after_secs};
-use super::text::{json_string, json_text, number, put, sf_integer, sf_text};
+use super::text::{JsonText, append, put, sf_text};
 use super::{BodyStyle, DecisionResponse, ResponseContext, response};
 use crate::limiter::{ConcurrencyDenial, ConcurrencyUsage};
 
 /// The end of a request is unknown. This is soon enough to find a free permit, and seldom enough to bear.
 const RETRY_DELAY: Nanos = Nanos::from_secs(1);
-
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// The response to a request that is open: that of its decision, and the permit that keeps it open.
 pub fn acquired(
@@ -28,30 +26,13 @@ pub fn acquired(
     let response = response(decision, context);
     let mut body = response.body.to_vec();
     body.pop(); // the closing brace of every body
-    put(&mut body, r#","permit":"#);
-    json_string(&mut body, permit);
-    put(&mut body, r#","ttl_ms":"#);
-    number(&mut body, ttl.millis_up());
-    put(&mut body, r#","open":["#);
+    append!(&mut body, r#","permit":""#, JsonText(permit), r#"","ttl_ms":"#, ttl.millis_up(), r#","open":["#);
     for (i, limit) in limits.iter().enumerate() {
-        if i > 0 {
-            put(&mut body, ",");
-        }
-        put(&mut body, r#"{"rule":"#);
-        json_string(&mut body, limit.rule.as_str());
-        put(&mut body, r#","allowed":"#);
-        put(&mut body, if limit.granted { "true" } else { "false" });
-        put(&mut body, r#","limit":"#);
-        number(&mut body, u64::from(limit.max_permits));
-        put(&mut body, r#","open":"#);
-        number(&mut body, u64::from(limit.open));
-        put(
-            &mut body,
-            match limit.role {
-                Role::Shadow => r#","mode":"shadow"}"#,
-                Role::Enforce | Role::Quota => r#","mode":"enforce"}"#,
-            },
-        );
+        let (separator, granted) = (if i > 0 { "," } else { "" }, if limit.granted { "true" } else { "false" });
+        let mode = if limit.role == Role::Shadow { "shadow" } else { "enforce" };
+        append!(&mut body, separator, r#"{"rule":""#, JsonText(limit.rule.as_str()), r#"","allowed":"#, granted);
+        append!(&mut body, r#","limit":"#, limit.max_permits, r#","open":"#, limit.open);
+        append!(&mut body, r#","mode":""#, mode, r#""}"#);
     }
     put(&mut body, "]}");
     DecisionResponse { body: Bytes::from(body), ..response }
@@ -79,52 +60,32 @@ pub fn concurrency_denied(denial: &ConcurrencyDenial, context: &ResponseContext<
 }
 
 fn figures(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, headers: &mut HeaderMap) {
-    let mut line = |name: HeaderName, write: &dyn Fn(&mut Vec<u8>)| {
-        let mut value = Vec::new();
-        write(&mut value);
-        let value = HeaderValue::from_maybe_shared(Bytes::from(value));
-        headers.insert(name, value.expect("digits and printable ASCII make a header"));
+    let sf = |text: &str| {
+        let mut out = Vec::new();
+        sf_text(&mut out, text);
+        out
     };
-    let named = |out: &mut Vec<u8>| {
-        put(out, "\"");
-        sf_text(out, denial.rule.as_str());
-        put(out, "\"");
+    let value = |parts: &[&[u8]]| {
+        let text = Bytes::from(parts.concat());
+        HeaderValue::from_maybe_shared(text).expect("digits and printable ASCII make a header")
     };
-    line(ID, &|out| sf_text(out, context.id));
-    line(POLICY, &|out| {
-        named(out);
-        put(out, ";q=");
-        sf_integer(out, u64::from(denial.max_permits));
-        put(out, r#";qu="concurrent-requests""#);
-    });
-    line(RATE_LIMIT, &|out| {
-        named(out);
-        put(out, ";r=0");
-    });
-    line(LIMIT, &|out| number(out, u64::from(denial.max_permits)));
-    line(REMAINING, &|out| number(out, 0));
-    line(header::RETRY_AFTER, &|out| number(out, retry_secs(denial)));
+    let (rule, max) = (sf(denial.rule.as_str()), denial.max_permits.to_string());
+    headers.insert(ID, value(&[&sf(context.id)]));
+    let policy = value(&[b"\"", &rule, b"\";q=", max.as_bytes(), br#";qu="concurrent-requests""#]);
+    headers.insert(POLICY, policy);
+    headers.insert(RATE_LIMIT, value(&[b"\"", &rule, b"\";r=0"]));
+    headers.insert(LIMIT, denial.max_permits.into());
+    headers.insert(REMAINING, 0u32.into());
+    headers.insert(header::RETRY_AFTER, retry_secs(denial).into());
 }
 
 fn plain(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, out: &mut Vec<u8>) {
-    put(out, r#"{"id":""#);
-    json_text(out, context.id);
-    put(out, r#"","error":""#);
     let error = if denial.unavailable { "temporary_reduced_capacity" } else { "too_many_open" };
-    put(out, error);
-    put(out, r#"","message":""#);
+    append!(out, r#"{"id":""#, JsonText(context.id), r#"","error":""#, error, r#"","message":""#);
     message(denial, out);
-    put(out, r#"","allowed":false,"rule":"#);
-    json_string(out, denial.rule.as_str());
-    put(out, r#","limit":"#);
-    number(out, u64::from(denial.max_permits));
-    put(out, r#","open":"#);
-    number(out, u64::from(denial.open));
-    put(out, r#","remaining":0,"retry_after_seconds":"#);
-    number(out, retry_secs(denial));
-    put(out, r#","source":""#);
-    put(out, denial.source.name());
-    put(out, "\"}");
+    append!(out, r#"","allowed":false,"rule":""#, JsonText(denial.rule.as_str()), r#"","limit":"#, denial.max_permits);
+    append!(out, r#","open":"#, denial.open, r#","remaining":0,"retry_after_seconds":"#, retry_secs(denial));
+    append!(out, r#","source":""#, denial.source.name(), "\"}");
 }
 
 fn problem(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, status: StatusCode, out: &mut Vec<u8>) {
@@ -133,35 +94,19 @@ fn problem(denial: &ConcurrencyDenial, context: &ResponseContext<'_>, status: St
     } else {
         (QUOTA_EXCEEDED, "Too many open requests")
     };
-    put(out, r#"{"type":""#);
-    put(out, kind);
-    put(out, r#"","title":""#);
-    put(out, title);
-    put(out, r#"","status":"#);
-    number(out, u64::from(status.as_u16()));
-    put(out, r#","detail":""#);
+    begin_problem(out, kind, title, status);
     message(denial, out);
-    put(out, r#"","instance":"urn:tidegate:decision:"#);
-    json_text(out, context.id);
-    put(out, r#"","violated-policies":["#);
-    json_string(out, denial.rule.as_str());
-    put(out, r#"],"retry_after_seconds":"#);
-    number(out, retry_secs(denial));
-    put(out, "}");
+    append!(out, r#"","instance":"urn:tidegate:decision:"#, JsonText(context.id), r#"","violated-policies":[""#);
+    append!(out, JsonText(denial.rule.as_str()), r#""],"retry_after_seconds":"#, retry_secs(denial), "}");
 }
 
 /// The message of the denial, inside a JSON string.
 fn message(denial: &ConcurrencyDenial, out: &mut Vec<u8>) {
-    put(out, "rule `");
-    json_text(out, denial.rule.as_str());
+    append!(out, "rule `", JsonText(denial.rule.as_str()));
     if denial.unavailable {
-        let unavailable = "` denies while its store is unavailable; come back later";
-        return put(out, unavailable);
+        return put(out, "` denies while its store is unavailable; come back later");
     }
-    put(out, "` allows ");
-    number(out, u64::from(denial.max_permits));
-    put(out, " open at once, and ");
-    number(out, u64::from(denial.open));
+    append!(out, "` allows ", denial.max_permits, " open at once, and ", denial.open);
     put(out, " are; come back when one has ended");
 }
 

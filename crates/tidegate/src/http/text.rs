@@ -11,6 +11,50 @@ pub(super) fn put(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
+/// One part of a text that is written in one go.
+pub(super) trait TextPart {
+    fn append_to(self, out: &mut Vec<u8>);
+}
+
+/// Unchanged.
+impl TextPart for &str {
+    #[inline(always)]
+    fn append_to(self, out: &mut Vec<u8>) {
+        put(out, self);
+    }
+}
+
+impl TextPart for u64 {
+    #[inline(always)]
+    fn append_to(self, out: &mut Vec<u8>) {
+        number(out, self);
+    }
+}
+
+impl TextPart for u32 {
+    #[inline(always)]
+    fn append_to(self, out: &mut Vec<u8>) {
+        number(out, u64::from(self));
+    }
+}
+
+/// The inside of a JSON string.
+pub(super) struct JsonText<'a>(pub(super) &'a str);
+
+impl TextPart for JsonText<'_> {
+    #[inline(always)]
+    fn append_to(self, out: &mut Vec<u8>) {
+        json_text(out, self.0);
+    }
+}
+
+/// Appends parts, in order.
+macro_rules! append {
+    ($out:expr, $($part:expr),+ $(,)?) => { $($crate::http::text::TextPart::append_to($part, $out);)+ };
+}
+
+pub(super) use append;
+
 pub(super) fn number(out: &mut Vec<u8>, value: u64) {
     match u8::try_from(value) {
         // Most responses contain a zero or a one.

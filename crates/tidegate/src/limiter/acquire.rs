@@ -23,6 +23,7 @@ use tidegate_rules::{Concurrency, Purpose};
 use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
 use super::{Limiter, LimiterView};
+use crate::adaptive::AdaptiveOutcome;
 
 /// TTL of a permit if the caller sets none.
 pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
@@ -162,15 +163,10 @@ impl<S: Store> Limiter<S> {
             reacquired &= match permit.location {
                 PermitLocation::Store => {
                     let (max_permits, options) = self.limit_and_options(permit);
-                    let again = permit_request(ticket, permit, max_permits, &options);
-                    self.store.acquire(&again).await?.granted
+                    self.store.acquire(&permit_request(ticket, permit, max_permits, &options)).await?.granted
                 }
                 PermitLocation::Node => {
-                    let (rule, subject, now) = (&permit.rule, permit.subject, self.clock.now());
-                    let until = now.plus(ticket.ttl);
-                    let adaptive = &self.adaptive;
-                    adaptive.renew(rule, subject, ticket.holder, now, until)
-                        || adaptive.acquire(rule, subject, ticket.holder, now, until).granted
+                    self.renew_one(ticket, permit).await? || self.acquire_adaptive(ticket, permit).granted
                 }
             };
         }
@@ -214,15 +210,18 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn renew_one(&self, ticket: &Ticket, permit: &TicketPermit) -> Result<bool, StoreError> {
+        let now = self.clock.now();
         if permit.location == PermitLocation::Node {
-            let now = self.clock.now();
-            let (rule, until) = (&permit.rule, now.plus(ticket.ttl));
-            let own = self.adaptive.renew(rule, permit.subject, ticket.holder, now, until);
-            return Ok(own);
+            let until = now.plus(ticket.ttl);
+            return Ok(self.adaptive.renew(&permit.rule, permit.subject, ticket.holder, now, until));
         }
         let (max_permits, options) = self.limit_and_options(permit);
-        let own = permit_request(ticket, permit, max_permits, &options);
-        Ok(self.store.renew(&own).await?.granted)
+        Ok(self.store.renew(&permit_request(ticket, permit, max_permits, &options)).await?.granted)
+    }
+
+    fn acquire_adaptive(&self, ticket: &Ticket, permit: &TicketPermit) -> AdaptiveOutcome {
+        let now = self.clock.now();
+        self.adaptive.acquire(&permit.rule, permit.subject, ticket.holder, now, now.plus(ticket.ttl))
     }
 
     async fn release_one(&self, ticket: &Ticket, permit: &TicketPermit, cause: ReleaseCause) -> Result<(), StoreError> {
@@ -301,8 +300,9 @@ impl<S: Store> LimiterView<'_, S> {
             return Ok(guard.finish(decision));
         }
         for limit in self.concurrency_limits(&request) {
-            guard.add_permit(ticket_permit_of(&limit));
-            let (max_permits, reply) = match self.acquire_one(&limit, guard.ticket()).await {
+            let permit = ticket_permit_of(&limit);
+            guard.ticket.permits.push(permit.clone());
+            let (max_permits, reply) = match self.acquire_one(&limit, &guard.ticket, &permit).await {
                 Ok(acquired) => acquired,
                 Err(error) => {
                     self.abort(guard).await;
@@ -334,7 +334,7 @@ impl<S: Store> LimiterView<'_, S> {
             self.abort(guard).await;
             return Ok(Acquired::Denied(decision));
         }
-        self.limiter.record_open(guard.ticket());
+        self.limiter.record_open(&guard.ticket);
         Ok(guard.finish(decision))
     }
 
@@ -351,38 +351,23 @@ impl<S: Store> LimiterView<'_, S> {
         engine::concurrency_limits(rules, limiter.enforcement, &self.keys.fingerprint, request)
     }
 
-    /// Acquires the permit of one rule. Returns the maximum of open permits, and the reply.
+    /// Acquires a permit of one rule. Returns the maximum of open permits, and the reply.
     async fn acquire_one(
         &self,
         limit: &ConcurrencyLimit<'_>,
         ticket: &Ticket,
+        permit: &TicketPermit,
     ) -> Result<(u32, PermitReply), StoreError> {
-        let (limiter, rule) = (self.limiter, limit.rule);
-        let max_permits = match limit.max {
-            Concurrency::Fixed(max) => max,
-            Concurrency::Adaptive => {
-                let now = limiter.clock.now();
-                let (holder, until) = (ticket.holder, now.plus(ticket.ttl));
-                let adaptive = &limiter.adaptive;
-                let outcome = adaptive.acquire(rule.name(), limit.subject, holder, now, until);
-                let reply = PermitReply {
-                    granted: outcome.granted,
-                    in_use: outcome.open,
-                    source: Source::Exact,
-                    degraded: None,
-                };
-                return Ok((outcome.limit, reply));
+        match limit.max {
+            Concurrency::Fixed(max_permits) => {
+                let request = permit_request(ticket, permit, max_permits, limit.rule.options());
+                Ok((max_permits, self.limiter.store.acquire(&request).await?))
             }
-        };
-        let request = PermitRequest {
-            subject: limit.subject,
-            rule: rule.name(),
-            holder: ticket.holder,
-            max_permits,
-            ttl: ticket.ttl,
-            options: rule.options(),
-        };
-        Ok((max_permits, limiter.store.acquire(&request).await?))
+            Concurrency::Adaptive => {
+                let AdaptiveOutcome { granted, open: in_use, limit } = self.limiter.acquire_adaptive(ticket, permit);
+                Ok((limit, PermitReply { granted, in_use, source: Source::Exact, degraded: None }))
+            }
+        }
     }
 
     /// The denial that follows from the reply for one rule, if any.
@@ -410,7 +395,7 @@ impl<S: Store> LimiterView<'_, S> {
 
     /// Releases the permits of a request that is denied.
     async fn abort<F: FnOnce(Ticket) + Send>(&self, guard: AcquireGuard<F>) {
-        self.limiter.cancel(guard.ticket()).await;
+        self.limiter.cancel(&guard.ticket).await;
         guard.disarm();
     }
 }

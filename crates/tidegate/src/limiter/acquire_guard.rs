@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 use tidegate_rules::engine::Decision;
 
 use super::acquire::{Acquired, ConcurrencyUsage};
-use super::ticket::{Ticket, TicketPermit};
+use super::ticket::Ticket;
 
 /// Dropped before it is finished or disarmed, it passes the permits that may be held to `on_cancel`.
 pub(super) struct AcquireGuard<F: FnOnce(Ticket)> {
-    ticket: Ticket,
+    /// All permits that may be held by now.
+    pub(super) ticket: Ticket,
     limits: SmallVec<[ConcurrencyUsage; 2]>,
     /// `None` once the call has ended.
     on_cancel: Option<F>,
@@ -20,16 +21,6 @@ pub(super) struct AcquireGuard<F: FnOnce(Ticket)> {
 impl<F: FnOnce(Ticket)> AcquireGuard<F> {
     pub(super) fn new(ticket: Ticket, on_cancel: F) -> Self {
         AcquireGuard { ticket, limits: SmallVec::new(), on_cancel: Some(on_cancel) }
-    }
-
-    /// All permits that may be held by now.
-    pub(super) fn ticket(&self) -> &Ticket {
-        &self.ticket
-    }
-
-    /// Adds a permit before its store is called: from now on it may be held.
-    pub(super) fn add_permit(&mut self, permit: TicketPermit) {
-        self.ticket.permits.push(permit);
     }
 
     /// Records the reply for the permit that was added last.

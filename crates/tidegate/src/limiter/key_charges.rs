@@ -124,10 +124,8 @@ impl<S: Store> Limiter<S> {
 
     fn notify_charged(&self, edge: Edge, requests: &[KeyCharge<'_>], replies: &[Result<SingleOutcome, StoreError>]) {
         for (keyed, outcome) in requests.iter().zip(replies) {
-            let Ok(outcome) = outcome else { continue };
-            let family = keyed.family.name();
-            for observer in &self.observers {
-                observer.on_event(&Event::Charged { edge, family, outcome });
+            if let Ok(outcome) = outcome {
+                self.notify_observers(&Event::Charged { edge, family: keyed.family.name(), outcome });
             }
         }
     }

@@ -133,6 +133,12 @@ impl<S: Store + 'static, R: Runtime> PermitRenewer<S, R> {
         }
         Permit { renewer: self.clone(), state }
     }
+
+    /// Stops renewing a permit. Returns whether it was still tracked.
+    fn untrack(&self, state: &PermitState) -> bool {
+        let mut permits = self.0.permits.lock();
+        permits.open.remove(&state.ticket.holder).is_some()
+    }
 }
 
 /// Renews the permits of a renewer as long as there are any.
@@ -221,14 +227,6 @@ impl<S: Store + 'static, R: Runtime> Permit<S, R> {
         if renewer.untrack(&state) {
             let _expires_otherwise = renewer.0.limiter.release(&state.ticket).await;
         }
-    }
-}
-
-impl<S, R> PermitRenewer<S, R> {
-    /// Stops renewing a permit. Returns whether it was still tracked.
-    fn untrack(&self, state: &PermitState) -> bool {
-        let mut permits = self.0.permits.lock();
-        permits.open.remove(&state.ticket.holder).is_some()
     }
 }
 

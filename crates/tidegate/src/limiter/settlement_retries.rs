@@ -53,14 +53,6 @@ struct PendingSettlementQueue {
 }
 
 impl PendingSettlementQueue {
-    fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
-    fn get(&self, id: u128) -> Option<&PendingSettlement> {
-        self.by_id.get(&id)
-    }
-
     fn insert(&mut self, pending: PendingSettlement) {
         let id = pending.receipt.id();
         self.remove(id);
@@ -115,7 +107,7 @@ impl SettlementRetries {
         let mut tables = self.tables.lock();
         let (id, is_settled) = (pending.receipt.id(), pending.actual.is_some());
         let queue = tables.queue_for(&pending);
-        let room = queue.len() < self.max || queue.get(id).is_some();
+        let room = queue.by_id.len() < self.max || queue.by_id.contains_key(&id);
         if room {
             queue.insert(pending);
         }
@@ -135,7 +127,7 @@ impl SettlementRetries {
     pub(super) fn complete(&self, pending: &PendingSettlement) {
         let mut tables = self.tables.lock();
         let (id, queue) = (pending.receipt.id(), tables.queue_for(pending));
-        if queue.get(id).is_some_and(|now| now.actual == pending.actual) {
+        if queue.by_id.get(&id).is_some_and(|now| now.actual == pending.actual) {
             queue.remove(id);
         }
     }
@@ -146,7 +138,7 @@ impl SettlementRetries {
         let mut tables = self.tables.lock();
         let id = pending.receipt.id();
         let is_current = |known: &PendingSettlement| known.actual == pending.actual;
-        if tables.settlements.get(id).is_some_and(is_current) {
+        if tables.settlements.by_id.get(&id).is_some_and(is_current) {
             tables.settlements.remove(id);
             tables.reopen(pending.clone(), self.max, now);
         }
@@ -204,7 +196,7 @@ impl RetryTables {
     }
 
     fn reopen(&mut self, pending: PendingSettlement, max: usize, now: Nanos) {
-        if self.reservations.len() < max {
+        if self.reservations.by_id.len() < max {
             self.reservations.insert(PendingSettlement {
                 due: now,
                 expires_at: now.plus(Reserve::MAX_TTL),

@@ -171,6 +171,35 @@ impl<S: Store> LimiterView<'_, S> {
     }
 }
 
+#[cfg(feature = "internals")]
+impl<S: Store> LimiterView<'_, S> {
+    /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a cost of 1
+    /// would fit, and is charged nothing. Rules with a unit are charged as by [`LimiterView::check`]. If no rule
+    /// with a unit applies, this is [`LimiterView::peek`]. Cancellation is as for [`LimiterView::check`].
+    ///
+    /// # Errors
+    /// When the store gives no reply.
+    pub async fn check_units(&self, request: Request<'_>) -> Result<Decision, StoreError> {
+        let mut request = request;
+        let plan = self.prepare(&mut request, Purpose::Check);
+        if let Some(listed) = plan.listed {
+            return Ok(self.decision_by_list(listed, plan.client_hash));
+        }
+        let (plain, units) = plan.split_by_unit(&self.policy.rules);
+        if !plain.set.charges.is_empty() || units.set.charges.is_empty() {
+            let outcome = self.limiter.store.peek(&plain.set).await?;
+            let decision = self.decision_of(&plain, &outcome, ChargedAs::Nothing);
+            if units.set.charges.is_empty() || !decision.allowed() {
+                return Ok(decision);
+            }
+        }
+        let outcome = self.limiter.store.charge(&units.set).await?;
+        let decision = self.decision_of(&units, &outcome, ChargedAs::IfAdmitted);
+        self.notify_decided(&request, &decision);
+        Ok(decision)
+    }
+}
+
 impl<S> LimiterView<'_, S> {
     /// The rules and keys of this view.
     #[cfg(feature = "internals")]

@@ -5,9 +5,11 @@
 //! something to free drops it once no reader is left.
 
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// How often to check whether readers have dropped a value.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,7 +35,7 @@ impl<T> Default for DeferredDrop<T> {
 impl<T: Send + Sync + 'static> DeferredDrop<T> {
     /// Retires a value that is no longer in force.
     pub(super) fn retire(&self, old: Arc<T>) {
-        let mut retired = lock(&self.0);
+        let mut retired = self.0.lock();
         retired.values.push((old, 0));
         if retired.thread_running {
             return;
@@ -51,7 +53,7 @@ impl<T: Send + Sync + 'static> DeferredDrop<T> {
 /// Frees values without a reader. Returns whether any value is left.
 fn free_unused<T>(shared: &Mutex<RetiredValues<T>>) -> bool {
     thread::sleep(CHECK_INTERVAL);
-    let mut retired = lock(shared);
+    let mut retired = shared.lock();
     let mut freed = Vec::new();
     for (value, alone) in mem::take(&mut retired.values) {
         let alone = if Arc::strong_count(&value) == 1 { alone + 1 } else { 0 };
@@ -66,10 +68,6 @@ fn free_unused<T>(shared: &Mutex<RetiredValues<T>>) -> bool {
     drop(retired);
     drop(freed);
     more
-}
-
-fn lock<T>(shared: &Mutex<RetiredValues<T>>) -> MutexGuard<'_, RetiredValues<T>> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

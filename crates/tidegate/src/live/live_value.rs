@@ -6,9 +6,10 @@
 
 use std::fmt::Display;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use parking_lot::Mutex;
 
 use super::deferred_drop::DeferredDrop;
 
@@ -78,7 +79,7 @@ impl<T: Send + Sync + 'static> LiveValue<T> {
     /// As `replace_with`, but `make` may return `None` if the value in force is the one it would make. That value
     /// then stays, with its version.
     pub fn replace_if_changed<E: Display>(&self, make: impl FnOnce() -> Result<Option<T>, E>) -> Result<u64, E> {
-        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _replacing = self.replacing.lock();
         match make() {
             Ok(None) => {
                 self.failure.store(None);

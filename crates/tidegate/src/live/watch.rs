@@ -6,10 +6,11 @@
 
 use std::fmt::Display;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use tidegate_core::units::Nanos;
 
 use super::debounce::{Debouncer, NextLook};
@@ -26,7 +27,7 @@ const SCAN_TIME_SHARE: u64 = 20;
 /// A running watch. It ends when dropped.
 #[derive(Debug)]
 pub struct Watch {
-    shared: Arc<WatchShared>,
+    handle: WatchHandle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,7 +49,7 @@ impl Watch {
         let shared = Arc::new(WatchShared::default());
         let shared_status = Arc::clone(&shared);
         let report_state = move |state: &FileState| {
-            shared_status.status().state = Some(state.clone());
+            shared_status.status.lock().state = Some(state.clone());
             report(state);
         };
         let reloader = Reloader::new(path, path_kind, limits, load, report_state);
@@ -64,30 +65,30 @@ impl Watch {
         worker.look(&mut debouncer, LookMode::Requested);
         let run = move || worker.run(debouncer);
         let thread = thread::Builder::new().name("tidegate-watch".to_owned()).spawn(run)?;
-        Ok(Watch { shared, thread: Some(thread) })
+        Ok(Watch { handle: WatchHandle(shared), thread: Some(thread) })
     }
 
     /// Looks now, without waiting for quiet: on SIGHUP, or at an operator's request. Rejected contents are loaded
     /// again: the state that the loader checks them against may have changed.
     pub fn poke(&self) {
-        self.shared.poke();
+        self.handle.poke();
     }
 
     /// Looks now and loads even unchanged contents, because the result of a load may have changed (keys name tiers,
     /// and the rules define the tiers).
     pub fn reload(&self) {
-        self.shared.wake(|request| request.mode = Some(LookMode::Reload));
+        self.handle.0.wake(|request| request.mode = Some(LookMode::Reload));
     }
 
     /// A handle to request a look from elsewhere, such as from another watch.
     pub fn handle(&self) -> WatchHandle {
-        WatchHandle(Arc::clone(&self.shared))
+        self.handle.clone()
     }
 
     /// Whether the contents on disk are in force, and if not, why.
     pub fn state(&self) -> FileState {
-        let status = self.shared.status();
-        status.state.clone().expect("the first look sets a state before the watch exists")
+        let state = self.handle.0.status.lock().state.clone();
+        state.expect("the first look sets a state before the watch exists")
     }
 }
 
@@ -99,19 +100,27 @@ pub struct WatchHandle(Arc<WatchShared>);
 impl WatchHandle {
     /// As [`Watch::poke`].
     pub fn poke(&self) {
-        self.0.poke();
+        self.0.wake(|request| request.mode = request.mode.max(Some(LookMode::Requested)));
     }
 
     /// As `poke`, and waits until that look has finished, at most for `timeout`. Returns whether it has; the state
     /// then describes the result.
     pub fn look(&self, timeout: Duration) -> bool {
-        self.0.look(timeout)
+        let mut number = 0;
+        self.0.wake(|request| {
+            request.mode = request.mode.max(Some(LookMode::Requested));
+            request.requests += 1;
+            number = request.requests;
+        });
+        let mut status = self.0.status.lock();
+        self.0.looked.wait_while_for(&mut status, |status| status.looks < number, timeout);
+        status.looks >= number
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.shared.wake(|request| request.stop = true);
+        self.handle.0.wake(|request| request.stop = true);
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -147,46 +156,22 @@ struct WatchStatus {
 
 impl WatchShared {
     fn wake(&self, set: impl FnOnce(&mut WakeRequest)) {
-        set(&mut self.wake_request.lock().unwrap_or_else(PoisonError::into_inner));
+        set(&mut self.wake_request.lock());
         self.wake.notify_one();
     }
 
-    fn poke(&self) {
-        self.wake(|request| request.mode = request.mode.max(Some(LookMode::Requested)));
-    }
-
-    fn look(&self, timeout: Duration) -> bool {
-        let mut number = 0;
-        self.wake(|request| {
-            request.mode = request.mode.max(Some(LookMode::Requested));
-            request.requests += 1;
-            number = request.requests;
-        });
-        let waiting = |status: &mut WatchStatus| status.looks < number;
-        let waited = self.looked.wait_timeout_while(self.status(), timeout, waiting);
-        let (status, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        status.looks >= number
-    }
-
     fn finish_looks(&self, requests: u64) {
-        self.status().looks = requests;
+        self.status.lock().looks = requests;
         self.looked.notify_all();
     }
 
     /// Waits until the thread is woken or `span` has passed, and takes the request.
     fn wait(&self, span: Nanos) -> WakeRequest {
-        let request = self.wake_request.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut request = self.wake_request.lock();
         let is_idle = |request: &mut WakeRequest| request.mode.is_none() && !request.stop;
-        let waited = self.wake.wait_timeout_while(request, span.duration(), is_idle);
-        let (mut request, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.wake.wait_while_for(&mut request, is_idle, span.duration());
         let requests = request.requests;
-        let taken = std::mem::take(&mut *request);
-        request.requests = requests;
-        taken
-    }
-
-    fn status(&self) -> MutexGuard<'_, WatchStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        std::mem::replace(&mut request, WakeRequest { requests, ..WakeRequest::default() })
     }
 }
 

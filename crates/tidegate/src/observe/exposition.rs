@@ -8,6 +8,15 @@ use std::fmt::{Display, Write};
 
 use super::histogram::Histogram;
 
+/// Writes families without labels: the kind, name and value of each, and its help.
+macro_rules! expose {
+    ($page:expr; $($kind:ident $name:literal = $value:expr; $help:literal)+) => {
+        $($page.$kind($name, $help, $value);)+
+    };
+}
+
+pub(super) use expose;
+
 /// The kind of a family.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MetricKind {

@@ -7,7 +7,6 @@
 //! Knows stores only by their reported figures and edges only by name. Reads no clock, and writes only the text of the
 //! metrics page.
 
-mod ahead;
 mod counting;
 mod exposition;
 mod histogram;

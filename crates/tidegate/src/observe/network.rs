@@ -2,7 +2,7 @@
 
 use tidegate_rules::request::Edge;
 
-use super::exposition::{Exposition, MetricKind};
+use super::exposition::{Exposition, MetricKind, expose};
 use super::series::{Counter, Gauge};
 
 /// Rejected connections, streams and credentials.
@@ -33,16 +33,12 @@ pub struct NetworkMetrics {
 impl NetworkMetrics {
     /// A disabled edge has no series until something is counted.
     pub(super) fn expose(&self, page: &mut Exposition, is_on: impl Fn(Edge) -> bool) {
-        page.gauge(
-            "tidegate_unread_response_bytes",
-            "Bytes of responses that peers have not read.",
-            self.unread_bytes.get(),
-        );
-        page.counter(
-            "tidegate_silent_connections_closed_total",
-            "Silent connections closed to make room: those of the admin and metrics listeners, and large HTTP/2 ones.",
-            self.silent_evicted.get(),
-        );
+        expose! { page;
+            gauge "tidegate_unread_response_bytes" = self.unread_bytes.get();
+                "Bytes of responses that peers have not read."
+            counter "tidegate_silent_connections_closed_total" = self.silent_evicted.get();
+                "Silent connections closed to make room: those of the admin and metrics listeners, and large HTTP/2 ones."
+        }
         let mut family = |name, help, label, samples: &[(&str, &Counter)]| {
             let family = page.family(name, MetricKind::Counter, help);
             for (value, counter) in samples {

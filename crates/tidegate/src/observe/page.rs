@@ -4,7 +4,7 @@ use tidegate_core::store::Source;
 use tidegate_rules::event::ReservationStep;
 use tidegate_rules::request::Edge;
 
-use super::exposition::{Exposition, MetricKind};
+use super::exposition::{Exposition, MetricKind, expose};
 use super::metrics::{Metrics, STATUSES};
 use super::process;
 use super::series::{OutcomeLabel, RuleSeries};
@@ -64,11 +64,10 @@ impl Metrics {
                 page.sample(&[("rule", rule)], matches);
             }
         }
-        page.gauge(
-            "tidegate_rules_without_series",
-            "Rules counted together as `other` because there are too many.",
-            self.rules_dropped.get(),
-        );
+        expose! { page;
+            gauge "tidegate_rules_without_series" = self.rules_dropped.get();
+                "Rules counted together as `other` because there are too many."
+        }
     }
 
     fn expose_open(&self, page: &mut Exposition) {
@@ -127,36 +126,30 @@ impl Metrics {
                 }
             }
         }
-        page.gauge("tidegate_connections", "Connections open now.", self.connections.get());
-        page.counter("tidegate_connections_accepted_total", "Connections accepted.", self.connections_accepted.get());
-        let help = "Connections that could not be accepted.";
-        page.counter("tidegate_accept_errors_total", help, self.accept_errors.get());
-        let help = "Connections closed because nothing was received for too long.";
-        page.counter("tidegate_connections_timed_out_total", help, self.connections_timed_out.get());
-        page.counter("tidegate_panics_total", "Requests whose handling panicked.", self.panics.get());
-        let help = "Denials reported in the log as counts instead of lines.";
-        page.counter("tidegate_denied_lines_skipped_total", help, self.lines_skipped.get());
-        let help = "Log lines lost because the log was not read fast enough.";
-        page.counter("tidegate_log_lines_dropped_total", help, self.lines_dropped.get());
+        expose! { page;
+            gauge "tidegate_connections" = self.connections.get(); "Connections open now."
+            counter "tidegate_connections_accepted_total" = self.connections_accepted.get(); "Connections accepted."
+            counter "tidegate_accept_errors_total" = self.accept_errors.get(); "Connections that could not be accepted."
+            counter "tidegate_connections_timed_out_total" = self.connections_timed_out.get();
+                "Connections closed because nothing was received for too long."
+            counter "tidegate_panics_total" = self.panics.get(); "Requests whose handling panicked."
+            counter "tidegate_denied_lines_skipped_total" = self.lines_skipped.get();
+                "Denials reported in the log as counts instead of lines."
+            counter "tidegate_log_lines_dropped_total" = self.lines_dropped.get();
+                "Log lines lost because the log was not read fast enough."
+        }
     }
 
     fn expose_reload(&self, page: &mut Exposition) {
         let reload = &self.reload;
-        page.gauge(
-            "tidegate_config_last_reload_successful",
-            "Whether the last attempt to load the rules succeeded.",
-            reload.successful.get(),
-        );
-        page.gauge(
-            "tidegate_config_last_reload_success_timestamp_seconds",
-            "When the rules were last loaded.",
-            reload.success_epoch_secs.get(),
-        );
-        page.counter(
-            "tidegate_config_rejected_total",
-            "Rules that were rejected; the last good rules stay in force.",
-            reload.rejected.get(),
-        );
+        expose! { page;
+            gauge "tidegate_config_last_reload_successful" = reload.successful.get();
+                "Whether the last attempt to load the rules succeeded."
+            gauge "tidegate_config_last_reload_success_timestamp_seconds" = reload.success_epoch_secs.get();
+                "When the rules were last loaded."
+            counter "tidegate_config_rejected_total" = reload.rejected.get();
+                "Rules that were rejected; the last good rules stay in force."
+        }
         page.family("tidegate_config_info", MetricKind::Gauge, "The rules in force.")
             .sample(&[("hash", &**reload.hash.lock())], 1);
     }

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 
 use tidegate_core::store::FailureKind;
 
-use super::ahead;
-use super::exposition::{Exposition, MetricKind};
+use super::exposition::{Exposition, MetricKind, expose};
 use super::series::{Counter, Gauge};
 use crate::ahead::{LeaseStats, Overshoot};
-use crate::resilience::{ClockEvent, ClockLevel, ClockReading, FailureCounts, StoreEvent};
+use crate::resilience::{ClockEvent, ClockReading, FailureCounts, StoreEvent};
 
 /// The figures of a store at the time the page is written.
 #[derive(Debug)]
@@ -47,8 +46,8 @@ impl StoreFacts<'_> {
                 expose_durability(page, "replica", *durability);
                 expose_failures(page, failures);
                 expose_clock(page, clock.as_ref());
-                ahead::expose_leases(page, leases);
-                ahead::expose_overshoot(page, overshoot);
+                expose_leases(page, leases);
+                expose_overshoot(page, overshoot);
             }
         }
     }
@@ -162,52 +161,26 @@ impl SharedSeries {
     }
 
     fn expose(&self, page: &mut Exposition) {
-        page.gauge(
-            "tidegate_store_breaker_open",
-            "1 while the store is not called because it failed.",
-            self.open.get(),
-        );
-        page.counter("tidegate_store_breaker_opened_total", "How often the breaker opened.", self.opened.get());
-        page.gauge(
-            "tidegate_store_exact",
-            "1 while the store replies and is considered to hold every count.",
-            u64::from(self.is_exact() && !self.is_open()),
-        );
-        page.counter(
-            "tidegate_store_epoch_changes_total",
-            "How often the store was found to have lost counts.",
-            self.epoch_changes.get(),
-        );
-        page.counter(
-            "tidegate_store_seeded_total",
-            "Counters that this node restored in a store that had lost them.",
-            self.restored.get(),
-        );
-        page.counter(
-            "tidegate_store_trusted_early_total",
-            "How often the store was trusted again before every node had restored its counters.",
-            self.trusted_early.get(),
-        );
-        page.counter(
-            "tidegate_store_reconciled_units_total",
-            "Units admitted without the store and charged to it afterwards.",
-            self.written_back.get(),
-        );
-        page.counter(
-            "tidegate_store_unconfirmed_units_total",
-            "Units of charges whose reply was late, lost or an error; the store may count them twice.",
-            self.unconfirmed.get(),
-        );
-        page.counter(
-            "tidegate_store_pending_dropped_units_total",
-            "Units admitted without the store that it will never count: the table of pending charges was full.",
-            self.dropped.get(),
-        );
-        page.counter(
-            "tidegate_store_clock_jumps_total",
-            "How often the store's clock or this node's was set, or another store took over.",
-            self.clock_jumps.get(),
-        );
+        expose! { page;
+            gauge "tidegate_store_breaker_open" = self.open.get(); "1 while the store is not called because it failed."
+            counter "tidegate_store_breaker_opened_total" = self.opened.get(); "How often the breaker opened."
+            gauge "tidegate_store_exact" = u64::from(self.is_exact() && !self.is_open());
+                "1 while the store replies and is considered to hold every count."
+            counter "tidegate_store_epoch_changes_total" = self.epoch_changes.get();
+                "How often the store was found to have lost counts."
+            counter "tidegate_store_seeded_total" = self.restored.get();
+                "Counters that this node restored in a store that had lost them."
+            counter "tidegate_store_trusted_early_total" = self.trusted_early.get();
+                "How often the store was trusted again before every node had restored its counters."
+            counter "tidegate_store_reconciled_units_total" = self.written_back.get();
+                "Units admitted without the store and charged to it afterwards."
+            counter "tidegate_store_unconfirmed_units_total" = self.unconfirmed.get();
+                "Units of charges whose reply was late, lost or an error; the store may count them twice."
+            counter "tidegate_store_pending_dropped_units_total" = self.dropped.get();
+                "Units admitted without the store that it will never count: the table of pending charges was full."
+            counter "tidegate_store_clock_jumps_total" = self.clock_jumps.get();
+                "How often the store's clock or this node's was set, or another store took over."
+        }
     }
 }
 
@@ -226,42 +199,26 @@ fn expose_failures(page: &mut Exposition, failures: &FailureCounts) {
 /// Shows nothing before the store has replied: a zero would mean that the clocks agree.
 fn expose_clock(page: &mut Exposition, clock: Option<&ClockReading>) {
     let Some(clock) = clock else { return };
-    page.gauge(
-        "tidegate_store_clock_offset_seconds",
-        "How far the store's clock is ahead of this node's; negative: behind.",
-        clock.offset.nanos as f64 / 1e9,
-    );
-    page.gauge(
-        "tidegate_store_clock_level",
-        "The level of that offset: 0 fine, 1 warning, 2 alarm.",
-        match clock.level {
-            ClockLevel::Fine => 0,
-            ClockLevel::Warn => 1,
-            ClockLevel::Alarm => 2,
-        },
-    );
+    expose! { page;
+        gauge "tidegate_store_clock_offset_seconds" = clock.offset.nanos as f64 / 1e9;
+            "How far the store's clock is ahead of this node's; negative: behind."
+        gauge "tidegate_store_clock_level" = clock.level as u8; "The level of that offset: 0 fine, 1 warning, 2 alarm."
+    }
 }
 
 fn expose_memory(page: &mut Exposition, store: &MemoryFacts) {
-    page.gauge("tidegate_store_keys", "Counters in the store.", store.keys);
-    page.gauge("tidegate_store_bytes", "Memory the counters take.", store.bytes);
-    page.gauge("tidegate_store_cap_bytes", "Maximum memory of the counters.", store.cap_bytes);
-    page.counter(
-        "tidegate_store_overflow_total",
-        "Charges that shared a counter because the store was full.",
-        store.overflowed,
-    );
-    page.counter("tidegate_store_swept_total", "Counters evicted because they had expired.", store.swept);
-    page.counter(
-        "tidegate_store_converted_total",
-        "Counters converted to a limit with other parameters.",
-        store.converted,
-    );
-    page.counter(
-        "tidegate_store_clock_steps_total",
-        "Counters found ahead of the clock, which must have been set back.",
-        store.clock_steps,
-    );
+    expose! { page;
+        gauge "tidegate_store_keys" = store.keys; "Counters in the store."
+        gauge "tidegate_store_bytes" = store.bytes; "Memory the counters take."
+        gauge "tidegate_store_cap_bytes" = store.cap_bytes; "Maximum memory of the counters."
+        counter "tidegate_store_overflow_total" = store.overflowed;
+            "Charges that shared a counter because the store was full."
+        counter "tidegate_store_swept_total" = store.swept; "Counters evicted because they had expired."
+        counter "tidegate_store_converted_total" = store.converted;
+            "Counters converted to a limit with other parameters."
+        counter "tidegate_store_clock_steps_total" = store.clock_steps;
+            "Counters found ahead of the clock, which must have been set back."
+    }
 }
 
 /// One series for every store that can be durable, so that one alert serves all of them.
@@ -277,16 +234,49 @@ fn expose_durability(page: &mut Exposition, kind: &str, state: DurabilityState) 
 }
 
 fn expose_journal(page: &mut Exposition, journal: &JournalFacts) {
-    page.gauge(
-        "tidegate_journal_failing",
-        "1 while durable counts cannot be written to the disk.",
-        u64::from(journal.failing),
+    expose! { page;
+        gauge "tidegate_journal_failing" = u64::from(journal.failing);
+            "1 while durable counts cannot be written to the disk."
+        counter "tidegate_journal_commits_total" = journal.commits;
+            "Writes of durable counters, each of all that were waiting."
+        counter "tidegate_journal_counters_total" = journal.written; "Counters in those writes."
+        counter "tidegate_journal_lost_total" = journal.lost; "Decisions whose counts were not on the disk in time."
+    }
+}
+
+/// Unused units of a lease are returned. Units that cannot be returned are lost to all nodes until they have been
+/// refilled: a growing share of lapsed units means a failing store, or leases too short for its round trip.
+fn expose_leases(page: &mut Exposition, leases: &LeaseStats) {
+    expose! { page;
+        counter "tidegate_leases_drawn_total" = leases.leases_drawn; "Leases drawn."
+        counter "tidegate_lease_units_granted_total" = leases.units_drawn; "Units drawn in leases."
+        counter "tidegate_lease_units_returned_total" = leases.units_returned;
+            "Units drawn in leases and returned unused."
+        counter "tidegate_lease_units_lapsed_total" = leases.units_lapsed;
+            "Units drawn in leases that were neither used nor returned."
+        gauge "tidegate_lease_outstanding_units" = leases.units_outstanding;
+            "Units drawn in leases that this node holds now."
+    }
+}
+
+/// Maximum of rules shown: the page is bounded.
+const MAX_RULES: usize = 1_000;
+
+fn expose_overshoot(page: &mut Exposition, rules: &BTreeMap<Box<str>, Overshoot>) {
+    page.family(
+        "tidegate_lenient_overshoot_bound_units",
+        MetricKind::Gauge,
+        "Units by which a lenient rule may be exceeded before all nodes have synced, in the worst case.",
     );
-    page.counter(
-        "tidegate_journal_commits_total",
-        "Writes of durable counters, each of all that were waiting.",
-        journal.commits,
+    for (rule, units) in rules.iter().take(MAX_RULES) {
+        page.sample(&[("rule", rule)], units.worst_case);
+    }
+    page.family(
+        "tidegate_lenient_overshoot_at_this_pace_units",
+        MetricKind::Gauge,
+        "The same if no node gets busier than the busiest node was a moment ago.",
     );
-    page.counter("tidegate_journal_counters_total", "Counters in those writes.", journal.written);
-    page.counter("tidegate_journal_lost_total", "Decisions whose counts were not on the disk in time.", journal.lost);
+    for (rule, units) in rules.iter().take(MAX_RULES) {
+        page.sample(&[("rule", rule)], units.at_current_rate);
+    }
 }

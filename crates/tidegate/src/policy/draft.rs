@@ -6,14 +6,42 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
-use tidegate_rules::{DomainConfig, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options};
+use tidegate_core::store::Capabilities;
+use tidegate_rules::{
+    DomainConfig, ParseOptions, RuleErrors, RuleSet, SourceFile, parse_with_domains, parse_with_options,
+};
 
-use super::{LoadError, Policy, PolicyOptions, ip_normalizer, read_keys};
+use super::{LoadError, Policy, ip_normalizer, read_keys};
 use crate::identity::KeyTable;
-use crate::live::{FileSnapshot, SnapshotFile};
+use crate::live::{FileFilter, FileSnapshot, SnapshotFile};
 
 /// The source for a policy without files and domains.
 const NOTHING: SourceFile<'_> = SourceFile { name: "no rules", text: "version: 1\nrules: []\n" };
+
+/// Options for finding and parsing the files of a policy. Converted from a store's [`Capabilities`] or from
+/// [`ParseOptions`], all other options have their defaults.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyOptions {
+    /// How rules are parsed.
+    pub dialect: ParseOptions,
+    /// Which files of a folder are read.
+    pub filter: FileFilter,
+    /// Whether domains also come from another source. The policy then retains the text of its files, to parse it
+    /// again with other domains.
+    pub external_domains: bool,
+}
+
+impl From<ParseOptions> for PolicyOptions {
+    fn from(dialect: ParseOptions) -> Self {
+        PolicyOptions { dialect, filter: FileFilter::Rules, external_domains: false }
+    }
+}
+
+impl From<Capabilities> for PolicyOptions {
+    fn from(store: Capabilities) -> Self {
+        ParseOptions::from(store).into()
+    }
+}
 
 /// The sources of rules, from which they are built again when a source changes.
 #[derive(Clone, Debug)]

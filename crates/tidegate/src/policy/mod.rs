@@ -8,11 +8,10 @@
 mod draft;
 #[cfg(feature = "live")]
 mod follower;
-mod options;
 
+pub use draft::PolicyOptions;
 #[cfg(feature = "live")]
 pub use follower::{PolicyEvent, PolicyFollower};
-pub use options::PolicyOptions;
 
 use std::collections::HashSet;
 use std::io;

@@ -4,14 +4,16 @@
 //! decides while a shard cannot. This module puts them together.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{NodeId, RuleOptions, Shards};
+use tidegate_core::store::{NodeId, PermitRequest, RuleOptions, Shards};
 use tidegate_core::subject::RuleName;
+use tidegate_core::units::Nanos;
 
 use crate::ahead::Ahead;
 use crate::runtime::Runtime;
-pub(crate) use crate::shard::{AggregateObserver, OwnedCharge, join_all, within};
+pub(crate) use crate::shard::{AggregateObserver, InFlightGuard, OwnedCharge, join_all, local_outcome, within};
 pub use crate::shard::{
     Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
     ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,
@@ -45,20 +47,27 @@ pub fn resilient_shards<P: Shards + 'static, R: Runtime>(
     Ahead::new(sharded, runtime, max_entries, max_denial_age)
 }
 
+/// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.
+const MAX_RESTORED_TTL: Nanos = Nanos::from_secs(3_600);
+
 impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
-    /// The members as last listed, to be saved for the next start.
+    /// The members as last listed by any shard, to be saved for the next start.
     pub fn members(&self) -> Vec<NodeId> {
-        self.store().members()
+        self.store().0.members()
     }
 
     /// What this node has admitted without the store, to be saved for the next start.
     pub fn local_admissions(&self) -> LocalAdmissions {
-        self.store().local_admissions()
+        let shards = &self.store().0;
+        let (now, wall) = (shards.runtime.now(), shards.runtime.wall());
+        let admissions = shards.node_state.local_admissions(shards.store_time(), now, wall);
+        LocalAdmissions { without_store: !shards.is_exact(), ..admissions }
     }
 
     /// How often `local_admissions` changed. Time alone changes nothing that must be saved.
     pub fn admission_changes(&self) -> u64 {
-        self.store().admission_changes()
+        let shards = &self.store().0;
+        2 * shards.node_state.admission_changes() + u64::from(shards.is_exact())
     }
 
     /// Restores what this node had admitted without the store before a restart. `limit_of` finds the limit and the
@@ -70,16 +79,35 @@ impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
         limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
         options_of: impl Fn(&RuleName) -> RuleOptions,
     ) -> usize {
-        self.store().restore_local_admissions(admissions, limit_of, options_of)
+        let shards = &self.store().0;
+        let (now, wall, node_state) = (shards.runtime.now(), shards.runtime.wall(), &shards.node_state);
+        node_state.restarted_without_store.store(admissions.without_store, Ordering::Release);
+        for permit in &admissions.permits {
+            let request = PermitRequest {
+                subject: permit.subject,
+                rule: &permit.rule,
+                holder: permit.holder,
+                max_permits: u32::MAX,
+                ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
+                options: &options_of(&permit.rule),
+            };
+            node_state.permits.restore(&request, permit.sync, now);
+        }
+        let found = admissions.units.iter().filter_map(|saved| {
+            let (limit, options) = limit_of(saved)?;
+            node_state.restore_units(saved, &limit, options);
+            Some(())
+        });
+        found.count()
     }
 
-    /// The offset between the store's clock and this node's.
+    /// The offset between the clocks of this node and of a shard: that of the worst shard.
     pub fn clock_reading(&self) -> Option<ClockReading> {
-        self.store().clock_reading()
+        self.store().0.clock_reading()
     }
 
-    /// How often the store failed, by kind, and the cause of the last failure.
+    /// How often any shard failed, by kind, and the cause of the last failure.
     pub fn failures(&self) -> &FailureCounts {
-        self.store().failures()
+        &self.store().0.settings.failures
     }
 }

@@ -36,6 +36,11 @@ pub trait Runtime: Clone + Send + Sync + 'static {
     }
 }
 
+/// A random number of 128 bits. Not for secrets.
+pub(crate) fn random_id(runtime: &impl Runtime) -> u128 {
+    u128::from(runtime.random()) << 64 | u128::from(runtime.random())
+}
+
 /// The finisher of SplitMix64: every bit of the input changes half of the output.
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

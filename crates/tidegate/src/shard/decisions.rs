@@ -12,14 +12,16 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Role, Source, Store, StoreError, StoreResult};
+use tidegate_core::store::{
+    ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Role, Source, Store, StoreError, StoreResult,
+};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
-use crate::shard::call::{ChargeReply, LateReply, StoreCallError};
+use crate::runtime::{Runtime, random_id};
+use crate::shard::call::deadline::within;
+use crate::shard::call::{LateReply, StoreCallError};
 use crate::shard::late::{LateId, Payment, Payments};
-use crate::shard::late_calls::{LateIntent, OutstandingRequest};
-use crate::shard::node::local_fallback::LocalIntent;
+use crate::shard::late_calls::OutstandingRequest;
 use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
 use crate::shard::refund::{ChargeKind, Readings, readings_before, refund_of, settle_as_unused};
 use crate::shard::shared_shard::{RequestStamp, ShardState, SharedShard};
@@ -76,18 +78,20 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         sets: &[&ChargeSet<'_>],
         kind: ChargeKind,
     ) -> Vec<ShardDecision> {
-        let sent = self.sent_now();
-        match self.guard.charge_all(until, sets, kind).await {
-            Ok(ChargeReply::InTime(replies)) => {
-                let mut replies = replies.into_iter();
-                sets.iter().map(|set| self.decide_in_time(set, replies.next(), sent, kind)).collect()
-            }
-            Ok(ChargeReply::Late(late)) => self.decide_late(sets, late, kind),
+        let (mut late, remains) = match self.send_charges(until, sets, kind) {
+            Ok(sent) => sent,
             Err(StoreCallError::BulkheadFull | StoreCallError::NoTime) if self.is_exact() => {
-                sets.iter().map(|set| self.decide_unsent(set, kind)).collect()
+                return sets.iter().map(|set| self.decide_unsent(set, kind)).collect();
             }
-            Err(_) => sets.iter().map(|set| self.decide_locally(set, kind).into()).collect(),
-        }
+            Err(_) => return sets.iter().map(|set| self.decide_locally(set, kind).into()).collect(),
+        };
+        let Some(replies) = within(&self.runtime, remains, late.charging.as_mut()).await else {
+            self.calls.check_silence(self.runtime.now());
+            return self.decide_late(sets, late, kind);
+        };
+        self.report_all(late.call, sets, &replies);
+        let mut replies = replies.into_iter();
+        sets.iter().map(|set| self.decide_in_time(set, replies.next(), late.sent, kind)).collect()
     }
 
     /// The reply is in time: it decides, and if it denies, credits may pay.
@@ -100,7 +104,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     ) -> ShardDecision {
         let was_sent = reply.as_ref().is_some_and(was_sent);
         let outcome = reply.and_then(Result::ok);
-        let Some(mut outcome) = outcome.filter(|outcome| self.still_trusts_reply(set, outcome, sent)) else {
+        let Some(mut outcome) = outcome.filter(|outcome| self.trusts_reply(set, outcome, sent)) else {
             if was_sent {
                 self.report_unconfirmed(set);
             }
@@ -127,7 +131,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let (mut decided, payments): (ShardDecision, _) = match kind {
                 _ if !trusted => (self.decide_locally(set, kind).into(), unpaid()),
                 ChargeKind::Charge => {
-                    let (outcome, payments) = self.decide_by_newest(set, LateIntent::Pay);
+                    let (outcome, payments) = self.decide_by_newest(set, ChargeIntent::Charge);
                     (outcome.into(), payments)
                 }
                 // It may be settled before the reply arrives: this node holds it, and what the store reserves is
@@ -150,7 +154,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// No time or no room is left for a call: decides as if the reply were late. The units are pending at once.
     fn decide_unsent(self: &Arc<Self>, set: &ChargeSet<'_>, kind: ChargeKind) -> ShardDecision {
-        let (outcome, payments) = self.decide_by_newest(set, LateIntent::Pay);
+        let (outcome, payments) = self.decide_by_newest(set, ChargeIntent::Charge);
         if outcome.admitted {
             self.write_back_unsent(set, &payments);
             self.reserve_here(set, &outcome, kind);
@@ -161,15 +165,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// What `charge` would return.
     pub(crate) async fn peek(self: &Arc<Self>, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
         if !self.decides_locally(set) {
-            let (until, budget) = (self.guard.deadline_of(until, &[set]), self.guard.budgets.decision);
-            if let Ok(outcome) = self.guard.call(until, budget, |store| store.peek(set)).await {
+            let (until, budget) = (self.deadline_of(until, &[set]), self.settings.budget);
+            if let Ok(outcome) = self.call(until, budget, |store| store.peek(set)).await {
                 return outcome;
             }
             if self.state() == ShardState::Exact {
-                return self.decide_by_newest(set, LateIntent::Peek).0;
+                return self.decide_by_newest(set, ChargeIntent::Peek).0;
             }
         }
-        self.decide_by_share(set, LocalIntent::Peek)
+        self.decide_by_share(set, ChargeIntent::Peek)
     }
 
     /// Refunds a charge wherever it was made, because another shard denied the request. Returns the readings as they
@@ -187,30 +191,30 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             (Source::Late, LateTicket::Outstanding(id)) => {
                 let local_now = self.runtime.now();
                 if !node_state.late.update(|ledger| ledger.withdraw(id, (local_now, now))) {
-                    self.guard.refund_in_background(set, outcome, epoch, kind);
+                    self.refund_in_background(set, outcome, epoch, kind);
                 }
             }
             (Source::Late, LateTicket::Unsent(payments)) => {
                 self.close_reservation(set, &outcome, kind);
                 for (charge, payment) in set.charges.iter().zip(payments) {
                     if payment == Payment::Share {
-                        node_state.local_fallback.write_back.cancel(&OwnedCharge::of(charge), now);
+                        node_state.write_back.cancel(&OwnedCharge::of(charge), now);
                     }
                 }
             }
             (Source::Fallback, _) => {
                 self.close_reservation(set, &outcome, kind);
-                let refund = refund_of(&self.runtime, set.clone(), &outcome);
-                node_state.local_fallback.refund(&refund, &self.local_context());
-                return self.decide_by_share(set, LocalIntent::Peek).readings;
+                let refund = refund_of(random_id(&self.runtime), set.clone(), &outcome);
+                node_state.refund_to_share(&refund, &self.membership.load(), now);
+                return self.decide_by_share(set, ChargeIntent::Peek).readings;
             }
             _ => {
                 let readings = readings_before(set, &outcome);
-                self.guard.refund_in_background(set, outcome, epoch, kind);
+                self.refund_in_background(set, outcome, epoch, kind);
                 return readings;
             }
         }
-        self.decide_by_newest(set, LateIntent::Peek).0.readings
+        self.decide_by_newest(set, ChargeIntent::Peek).0.readings
     }
 
     /// Closes a reservation that only this node holds, and of which nothing was used.
@@ -223,9 +227,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Decides by this node's shares, which count unconfirmed units.
     pub(crate) fn decide_locally(self: &Arc<Self>, set: &ChargeSet<'_>, kind: ChargeKind) -> Outcome {
         self.count_unconfirmed(set);
-        let outcome = self.decide_by_share(set, LocalIntent::Charge);
+        let outcome = self.decide_by_share(set, ChargeIntent::Charge);
         if outcome.admitted {
-            self.schedule_push();
+            self.schedule_push(self.settings.push_delay);
             self.reserve_here(set, &outcome, kind);
         }
         outcome

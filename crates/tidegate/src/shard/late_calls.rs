@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
+use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::runtime::Runtime;
@@ -12,15 +12,8 @@ use crate::shard::late::{
     CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
 };
 use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
-use crate::shard::refund::ChargeKind;
+use crate::shard::refund::{ChargeKind, local_outcome};
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
-
-/// Whether an admitted request is paid for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LateIntent {
-    Pay,
-    Peek,
-}
 
 /// A request that was sent, and its id in the ledger.
 pub(crate) struct OutstandingRequest {
@@ -31,26 +24,17 @@ pub(crate) struct OutstandingRequest {
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Decides a request whose reply is late by the newest state. The ledger records what pays for it, unless it is a
     /// peek.
-    pub(crate) fn decide_by_newest(&self, set: &ChargeSet<'_>, intent: LateIntent) -> (Outcome, Payments) {
+    pub(crate) fn decide_by_newest(&self, set: &ChargeSet<'_>, intent: ChargeIntent) -> (Outcome, Payments) {
         let now = self.store_time();
         self.node_state.late.update(|ledger| {
             let views = self.late_views(set, ledger, now);
             let claims: SmallVec<[_; 4]> = views.iter().map(|view| view.claim).collect();
             let (admitted, payments) = ledger.afford(&claims, now);
-            if admitted && intent == LateIntent::Pay {
+            if admitted && intent != ChargeIntent::Peek {
                 ledger.pay(&claims, &payments, now);
             }
-            let readings = views.iter().zip(&payments);
-            let readings = readings.map(|(view, payment)| view.reading(*payment, admitted));
-            let outcome = Outcome {
-                admitted,
-                readings: readings.collect(),
-                snapshots: Vec::new(),
-                at: now,
-                source: Source::Late,
-                degraded: None,
-                clock_stepped: false,
-            };
+            let readings = views.iter().zip(&payments).map(|(view, payment)| view.reading(*payment, admitted));
+            let outcome = local_outcome(admitted, readings.collect(), now, Source::Late);
             let if_admitted = |payment| if admitted { payment } else { Payment::None };
             (outcome, payments.into_iter().map(if_admitted).collect())
         })
@@ -59,7 +43,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     fn late_views(&self, set: &ChargeSet<'_>, ledger: &LateLedger, now: Nanos) -> SmallVec<[LateView; 4]> {
         let views = set.charges.iter().map(|charge| {
             let counter = charge.counter();
-            let pending = self.node_state.local_fallback.write_back.units(counter, now);
+            let pending = self.node_state.write_back.units(counter, now);
             let newest = self.node_state.mirror.newest_state(charge, now);
             let unconfirmed = (ledger.waiting(counter), pending);
             LateView::new(charge, newest, self.division(counter), unconfirmed, now)
@@ -79,21 +63,19 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     pub(crate) fn await_late(self: &Arc<Self>, late: LateReply, requests: Vec<OutstandingRequest>, kind: ChargeKind) {
         let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            let (sent, epoch) = (late.sent, late.epoch);
+            let sent = late.sent;
             let sets: Vec<ChargeSet<'_>> = requests.iter().map(|r| r.set.set()).collect();
-            let replies = shard.guard.await_late_replies(late, &sets).await;
+            let replies = shard.await_late_replies(late, &sets.iter().collect::<Vec<_>>()).await;
             let mut replies = replies.into_iter().map(Result::ok);
             for (request, set) in requests.iter().zip(&sets) {
-                let outcome = replies.next().flatten();
-                shard.record_late_reply(request, set, outcome, kind, (sent, epoch));
+                shard.record_late_reply(request, set, replies.next().flatten(), kind, sent);
             }
             // Credits of these replies that are still unused are refunded.
             shard.runtime.sleep(CREDIT_TTL).await;
             let now = shard.runtime.now();
-            let holds = |charge: &OwnedCharge| shard.guard.hash_slot(charge.subject).is_some();
-            let late = &shard.node_state.late;
-            let expired = late.update_active(|ledger| ledger.expire(now, holds));
-            shard.run_effects(expired, epoch);
+            let holds = |charge: &OwnedCharge| shard.holds(charge.subject);
+            let expired = shard.node_state.late.update_active(|ledger| ledger.expire(now, holds));
+            shard.run_effects(expired, sent.epoch);
         });
     }
 
@@ -103,19 +85,18 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         set: &ChargeSet<'_>,
         outcome: Option<Outcome>,
         kind: ChargeKind,
-        (sent, epoch): (Nanos, Option<Epoch>),
+        sent: RequestStamp,
     ) {
-        let lost = outcome.is_none();
-        let stamp = RequestStamp { at: sent, epoch };
+        let (lost, epoch) = (outcome.is_none(), sent.epoch);
         // Units that were charged in another epoch are lost with it.
-        let outcome = outcome.filter(|o| self.guard.epoch() == epoch && self.still_trusts_reply(set, o, stamp));
+        let outcome = outcome.filter(|o| self.epoch() == epoch && self.trusts_reply(set, o, sent));
         let charged = |i: usize| {
             let outcome = outcome.as_ref().filter(|outcome| outcome.admitted)?;
             let reading = outcome.readings.get(i)?;
             reading.verdict.allows().then_some(outcome.at)
         };
         let (store_time, now) = (self.store_time(), self.runtime.now());
-        let write_back = &self.node_state.local_fallback.write_back;
+        let write_back = &self.node_state.write_back;
         let effects = self.node_state.late.update(|ledger| {
             let result_of = |i: usize| match charged(i) {
                 Some(_) if kind != ChargeKind::Charge => LateChargeResult::Denied,
@@ -131,21 +112,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if let (ChargeKind::Reserve { .. }, Some(outcome)) = (kind, outcome)
             && outcome.admitted
         {
-            self.guard.refund_in_background(set, outcome, epoch, kind);
+            self.refund_in_background(set, outcome, epoch, kind);
         }
     }
 
     /// Whether credits pay for a request that the store has just denied.
     pub(crate) fn pays_by_credits(&self, set: &ChargeSet<'_>) -> bool {
-        let at = self.store_time();
         self.node_state.late.update_active(|ledger| {
-            let claims = set.charges.iter().map(|charge| Claim {
-                counter: charge.counter(),
-                units: charge.cost.get(),
-                room: 0,
-                role: charge.role,
-            });
-            ledger.pay_by_credits(&claims.collect::<SmallVec<[_; 4]>>(), at)
+            let claims: SmallVec<[_; 4]> = set.charges.iter().map(|charge| Claim::new(charge, 0)).collect();
+            ledger.pay_by_credits(&claims, self.store_time())
         })
     }
 
@@ -164,9 +139,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         for charge in &set.charges {
             let counter = charge.counter();
             let waiting = node_state.late.update_active(|l| l.take_unshared(counter));
-            let units = waiting.saturating_add(node_state.local_fallback.write_back.take_unshared(counter));
+            let units = waiting.saturating_add(node_state.write_back.take_unshared(counter));
             if let Some(cost) = Cost::new(units) {
-                node_state.local_fallback.count_admitted(charge, cost, &self.local_context());
+                node_state.count_admitted(charge, cost, &self.membership.load(), self.store_time());
             }
         }
     }
@@ -179,17 +154,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 LateEffect::WriteBack { charge, admitted, unshared } => {
                     let mirror = &self.node_state.mirror;
                     let empty_at = mirror.empties_at(&charge.charge()).unwrap_or(now);
-                    let write_back = &self.node_state.local_fallback.write_back;
+                    let write_back = &self.node_state.write_back;
                     write_back.add_late(&charge, admitted, now, empty_at, unshared);
                     has_pending = true;
                 }
                 LateEffect::Refund { charge, charged } => {
-                    self.guard.refund_units(charge, charged, epoch);
+                    self.refund_units(charge, charged, epoch);
                 }
             }
         }
         if has_pending {
-            self.push_now();
+            self.schedule_push(Nanos::ZERO);
         }
     }
 }

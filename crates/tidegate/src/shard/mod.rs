@@ -25,7 +25,6 @@
 pub(crate) mod call;
 mod decisions;
 pub(crate) mod event;
-mod join;
 mod late;
 mod late_calls;
 pub(crate) mod node;
@@ -39,14 +38,15 @@ mod shared_shard;
 mod verbs;
 
 pub use self::call::breaker::{Breaker, BreakerChange};
-pub(crate) use self::call::deadline::within;
+pub(crate) use self::call::deadline::{join_all, within};
 pub use self::call::failure_counts::FailureCounts;
+pub(crate) use self::call::in_flight::InFlightGuard;
 pub use self::event::{StoreEvent, Watcher};
-pub(crate) use self::join::join_all;
 pub use self::node::local_admissions::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits};
 pub use self::node::open_permits::PermitSync;
 pub(crate) use self::owned_charge::OwnedCharge;
 pub use self::recovery::clock_watch::{ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance, ClockWatch};
+pub(crate) use self::refund::local_outcome;
 pub(crate) use self::routing::AggregateObserver;
 pub use self::routing::{ShardObserver, ShardedStore};
 pub use self::settings::{BreakerSettings, ResilienceSettings};

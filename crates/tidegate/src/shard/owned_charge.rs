@@ -11,8 +11,8 @@ use tidegate_core::units::{Cost, Nanos};
 #[derive(Clone, Debug)]
 pub(crate) struct OwnedCharge {
     pub(crate) subject: Fingerprint,
-    rule: RuleName,
-    rate: u8,
+    pub(crate) rule: RuleName,
+    pub(crate) rate: u8,
     pub(crate) limit: Limit,
     cost: Cost,
     role: Role,
@@ -68,11 +68,6 @@ impl OwnedCharge {
         self.rule.counter(self.subject, self.rate)
     }
 
-    /// The index of the rate within its rule.
-    pub(crate) fn rate(&self) -> u8 {
-        self.rate
-    }
-
     /// Its cost.
     pub(crate) fn units(&self) -> u64 {
         self.cost.get()
@@ -89,10 +84,6 @@ impl OwnedCharge {
     pub(crate) fn same_window(&self, one: Nanos, other: Nanos) -> bool {
         let apart = one.since(other).max(other.since(one));
         self.limit.window_at(one) == self.limit.window_at(other) && apart < self.limit.full_window()
-    }
-
-    pub(crate) fn rule(&self) -> &RuleName {
-        &self.rule
     }
 
     /// Whether it must be durable, on a replica or on disk, before its result is returned.
@@ -113,10 +104,6 @@ pub(crate) struct OwnedSet(Vec<OwnedCharge>);
 impl OwnedSet {
     pub(crate) fn of(set: &ChargeSet<'_>) -> Self {
         OwnedSet(set.charges.iter().map(OwnedCharge::of).collect())
-    }
-
-    pub(crate) fn of_one(charge: OwnedCharge) -> Self {
-        OwnedSet(vec![charge])
     }
 
     pub(crate) fn set(&self) -> ChargeSet<'_> {

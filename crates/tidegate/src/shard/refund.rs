@@ -4,10 +4,9 @@
 //! when it expires.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Used};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Source, Used};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
 use crate::shard::call::LATE_REPLY_TIMEOUT;
 
 /// One per charge of a set, in order.
@@ -46,26 +45,18 @@ fn retain_charged(set: &mut ChargeSet<'_>, outcome: &Outcome) {
     set.charges.retain(allowed);
 }
 
-/// A refund of all that `outcome` charged, under its own id.
-pub(crate) fn refund_of<'a, R: Runtime>(runtime: &R, mut set: ChargeSet<'a>, outcome: &Outcome) -> Refund<'a> {
+/// A refund of all that `outcome` charged.
+pub(crate) fn refund_of<'a>(id: u128, mut set: ChargeSet<'a>, outcome: &Outcome) -> Refund<'a> {
     retain_charged(&mut set, outcome);
     let resets = outcome.readings.iter().map(|r| r.figures.reset_after);
-    Refund {
-        id: refund_id(runtime),
-        charged_at: outcome.at,
-        // It is sent once and soon: keeping its id for as long as a long limit lasts would fill the store.
-        expires_at: outcome.at.plus(resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT)),
-        set,
-    }
+    // It is sent once and soon: keeping its id for as long as a long limit lasts would fill the store.
+    let ttl = resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT);
+    Refund { id, charged_at: outcome.at, expires_at: outcome.at.plus(ttl), set }
 }
 
-/// A refund of units that the store counts since `charged`, under its own id.
-pub(crate) fn refund_units<'a, R: Runtime>(runtime: &R, set: ChargeSet<'a>, charged: Nanos) -> Refund<'a> {
-    Refund { id: refund_id(runtime), charged_at: charged, expires_at: charged.plus(LATE_REPLY_TIMEOUT), set }
-}
-
-fn refund_id<R: Runtime>(runtime: &R) -> u128 {
-    u128::from(runtime.random()) << 64 | u128::from(runtime.random())
+/// An outcome that no store has made.
+pub(crate) fn local_outcome(admitted: bool, readings: Readings, at: Nanos, source: Source) -> Outcome {
+    Outcome { admitted, readings, snapshots: Vec::new(), at, source, degraded: None, clock_stepped: false }
 }
 
 /// The readings of an outcome as if its charges had been refunded at once.

@@ -8,29 +8,19 @@ use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
 use crate::shard::event::StoreEvent;
+use crate::shard::node::NodeState;
 use crate::shard::node::mirror::ObservedAt;
 use crate::shard::recovery::recovery_state::RecoveryState;
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
-    /// `trusts_reply` for a charge that was sent while the store was trusted. Another reply may have revealed a loss
-    /// since: a restore that is still to come would absorb this charge.
-    pub(crate) fn still_trusts_reply(
-        self: &Arc<Self>,
-        set: &ChargeSet<'_>,
-        outcome: &Outcome,
-        sent: RequestStamp,
-    ) -> bool {
-        self.is_exact() && self.trusts_reply(set, outcome, sent)
-    }
-
     /// Whether the store has begun another epoch since a request was sent: its charge is lost with the old epoch. The
     /// node may already trust the new one.
     pub(super) fn epoch_changed(self: &Arc<Self>, sent: RequestStamp) -> bool {
         if self.detect_loss() {
             return true;
         }
-        let current = self.guard.epoch();
+        let current = self.epoch();
         current.is_some_and(|current| sent.epoch.is_some_and(|epoch| epoch != current))
     }
 
@@ -40,7 +30,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.check_incomplete_slots() {
             return true;
         }
-        let is_new_epoch = self.guard.epoch().is_some_and(|epoch| self.is_new_epoch(epoch));
+        let is_new_epoch = self.epoch().is_some_and(|epoch| self.is_new_epoch(epoch));
         if is_new_epoch {
             self.mark_lost();
         }
@@ -53,9 +43,11 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         (self.watcher)(StoreEvent::Unconfirmed { units });
     }
 
-    /// Whether a reply is from a store that has lost nothing. If so, records it in the mirror.
+    /// Whether the reply to a charge, which was sent while the store was trusted, is from a store that has lost nothing.
+    /// If so, records it in the mirror. Another reply may have revealed a loss since: a restore that is still to come
+    /// would absorb this charge.
     pub(crate) fn trusts_reply(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
-        if self.epoch_changed(sent) {
+        if !self.is_exact() || self.epoch_changed(sent) {
             return false;
         }
         let mut seen = set.charges.iter().zip(&outcome.snapshots);
@@ -138,7 +130,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Whether hash slots have moved to the store that may be incomplete. Marks their counts as missing.
     pub(crate) fn check_incomplete_slots(self: &Arc<Self>) -> bool {
-        let hash_slots = self.guard.take_incomplete_hash_slots();
+        let hash_slots = self.store.as_ref().map(|store| store.take_incomplete_hash_slots()).unwrap_or_default();
         let is_incomplete = !hash_slots.is_empty();
         if is_incomplete {
             self.record_loss(|recovery_state, now| recovery_state.mark_slots_missing(hash_slots, now));
@@ -162,12 +154,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// The store has turned out to have lost counts. Units that it admitted after the loss and before its discovery are
     /// pending: no node's mirror includes them.
     pub(super) fn report_loss(&self) {
-        let (mirror, write_back) = (&self.node_state.mirror, &self.node_state.local_fallback.write_back);
+        let NodeState { mirror, write_back, late, .. } = &*self.node_state;
         let confirmed = Nanos::new(self.epoch_confirmed_at.load(Ordering::Acquire));
-        let holds = |subject| self.guard.hash_slot(subject).is_some();
-        let late = &self.node_state.late;
-        late.update_active(|ledger| ledger.void_credits(|charge| holds(charge.subject)));
-        for (charge, admitted) in mirror.take_suspect_charges(holds, confirmed) {
+        late.update_active(|ledger| ledger.void_credits(|charge| self.holds(charge.subject)));
+        for (charge, admitted) in mirror.take_suspect_charges(|subject| self.holds(subject), confirmed) {
             let (charge, now) = (charge.with_cost(admitted), self.store_time());
             let empty_at = mirror.empties_at(&charge).unwrap_or(now);
             write_back.add(&charge, &charge.limit, now, empty_at);

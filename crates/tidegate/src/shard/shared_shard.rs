@@ -1,26 +1,25 @@
 //! One shard as this node sees it: its state, and what is published of it for decisions.
 //!
 //! `decisions`, `verbs` and `late_calls` decide, and `replies` looks at what comes back. `recovery` and its modules run in
-//! the background, never on the path of a decision. All of them call the shard through its guard.
+//! the background, never on the path of a decision. All of them call the store through `call`.
 //!
 //! Invariants: the state of recovery changes only in `update_recovery_state`, which publishes the membership under
 //! the same lock; decisions read only what is published. At most one task recovers, and at most one pushes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tidegate_core::algorithms::Division;
-use tidegate_core::store::{Charge, ChargeSet, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Epoch, HashSlot, NodeId, Outcome, Probe, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::call::StoreGuard;
+use crate::shard::call::in_flight::InFlight;
 use crate::shard::event::{StoreEvent, Watcher};
 use crate::shard::node::NodeState;
-use crate::shard::node::local_fallback::{LocalContext, LocalIntent};
 use crate::shard::recovery;
 use crate::shard::recovery::clock_watch::{ClockReading, ClockWatch};
 use crate::shard::recovery::membership::Membership;
@@ -36,7 +35,10 @@ pub(crate) const MAX_CONCURRENT_CALLS: usize = 32;
 /// One shard as this node sees it. `node_state` is shared with the node's other shards; it touches only the counters
 /// that its shard holds.
 pub(crate) struct SharedShard<S, R> {
-    pub(crate) guard: StoreGuard<S, R>,
+    /// `None`: there is no store to call.
+    pub(super) store: Option<Arc<S>>,
+    pub(super) calls: Arc<InFlight>,
+    pub(super) refunds_in_flight: Arc<AtomicUsize>,
     pub(crate) runtime: R,
     pub(crate) node_state: Arc<NodeState>,
     pub(crate) clock: StoreClock,
@@ -94,11 +96,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         watcher: Watcher,
     ) -> Arc<Self> {
         let recovery_state = RecoveryState::new(me, &settings);
-        let exists = store.is_some();
         let shard = Arc::new(SharedShard {
             membership: ArcSwap::from_pointee(recovery_state.membership()),
             recovery_state: Mutex::new(recovery_state),
-            guard: StoreGuard::new(store, runtime.clone(), &settings, Arc::clone(&watcher)),
+            store: store.map(Arc::new),
+            calls: InFlight::new(&settings, Arc::clone(&watcher)),
+            refunds_in_flight: Arc::default(),
             node_state,
             clock: StoreClock::new(runtime.now(), time),
             clock_watch: Mutex::new(ClockWatch::new(settings.clock_tolerance)),
@@ -115,7 +118,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             reached_at: AtomicU64::new(0),
             epoch_confirmed_at: AtomicU64::new(0),
         });
-        if exists {
+        if shard.store.is_some() {
             let pings = recovery::run_pings(Arc::downgrade(&shard), shard.runtime.clone());
             shard.runtime.spawn(pings);
         }
@@ -129,7 +132,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// What may be done with the shard.
     pub(crate) fn state(&self) -> ShardState {
-        match (self.guard.is_open(), self.is_exact()) {
+        match (self.is_open(), self.is_exact()) {
             (true, _) => ShardState::Down,
             (false, true) => ShardState::Exact,
             (false, false) => ShardState::Recovering,
@@ -145,21 +148,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// epoch has a constant one.
     pub(crate) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
         let trusted = !self.decides_locally(&ChargeSet::of_one(charge.clone()));
-        trusted.then(|| self.guard.epoch().unwrap_or(Epoch(0)))
-    }
-
-    /// What a decision without the shard depends on.
-    pub(crate) fn local_context(&self) -> LocalContext<'_> {
-        LocalContext {
-            membership: self.membership.load_full(),
-            mirror: &self.node_state.mirror,
-            now: self.store_time(),
-        }
+        trusted.then(|| self.epoch().unwrap_or(Epoch(0)))
     }
 
     /// Decides by this node's shares.
-    pub(crate) fn decide_by_share(&self, set: &ChargeSet<'_>, intent: LocalIntent) -> Outcome {
-        self.node_state.local_fallback.decide(set, intent, &self.local_context())
+    pub(crate) fn decide_by_share(&self, set: &ChargeSet<'_>, intent: ChargeIntent) -> Outcome {
+        self.node_state.decide_by_share(set, intent, &self.membership.load(), self.store_time())
     }
 
     /// This node's share of a counter's limits.
@@ -169,14 +163,13 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Whether a set must be decided without the store.
     pub(crate) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
-        let must_decide_locally =
-            || set.charges.iter().any(|c| self.node_state.local_fallback.write_back.must_decide_locally(c.counter()));
-        !self.is_exact() || must_decide_locally()
+        let write_back = &self.node_state.write_back;
+        !self.is_exact() || set.charges.iter().any(|charge| write_back.must_decide_locally(charge.counter()))
     }
 
     /// The stamp of a request that is sent now.
     pub(crate) fn sent_now(&self) -> RequestStamp {
-        RequestStamp { at: self.runtime.now(), epoch: self.guard.epoch() }
+        RequestStamp { at: self.runtime.now(), epoch: self.epoch() }
     }
 
     /// Changes the state of recovery, and publishes what decisions need of it.

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use smallvec::smallvec;
 use tidegate_core::algorithms::Verdict;
 use tidegate_core::store::{
-    Charge, ChargeSet, Degraded, Inspection, LeaseReply, LimitReading, OnStoreFailure, Outcome, PermitReply,
-    PermitRequest, Probe, Refund, Refunded, ReservationState, Restore, Settle, Settled, Source, Store, StoreResult,
+    Charge, ChargeIntent, ChargeSet, Degraded, Inspection, LeaseReply, LimitReading, OnStoreFailure, Outcome,
+    PermitReply, PermitRequest, Probe, Refund, Refunded, ReservationState, Restore, Settle, Settled, Source, Store,
+    StoreResult,
 };
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::runtime::Runtime;
-use crate::shard::call::{LATE_REPLY_TIMEOUT, untrusted};
+use crate::shard::call::{BACKGROUND_TIMEOUT, LATE_REPLY_TIMEOUT, untrusted};
 use crate::shard::decisions::was_sent;
-use crate::shard::node::local_fallback::{LocalIntent, permit_share};
-use crate::shard::refund::ChargeKind;
+use crate::shard::node::local_fallback::permit_share;
+use crate::shard::refund::{ChargeKind, local_outcome};
 use crate::shard::shared_shard::SharedShard;
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
@@ -24,7 +25,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.decides_locally(&refund.set) {
             return Err(untrusted());
         }
-        self.guard.follow_up(&refund.set, |store| store.refund(refund)).await
+        self.follow_up(&refund.set, |store| store.refund(refund)).await
     }
 
     /// Leases are drawn from the store only, never from a share. Their units are in the mirror like any charge, and so
@@ -34,22 +35,21 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             return Err(untrusted());
         }
         let sent = self.sent_now();
-        let lease = self.guard.background(|store| store.draw(charge)).await?;
+        let lease = self.call(Nanos::MAX, BACKGROUND_TIMEOUT, |store| store.draw(charge)).await?;
         let (set, outcome) = as_charge(charge, &lease);
-        if self.still_trusts_reply(&set, &outcome, sent) { Ok(lease) } else { Err(untrusted()) }
+        if self.trusts_reply(&set, &outcome, sent) { Ok(lease) } else { Err(untrusted()) }
     }
 
     /// Forced units cannot be denied locally: they are pending until the store can be called.
     pub(crate) async fn force(self: &Arc<Self>, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         if !self.decides_locally(set) {
             let sent = self.sent_now();
-            let budgets = &self.guard.budgets;
-            let budget = budgets.of_sets(&[set], ChargeKind::Charge).max(budgets.decision);
-            let until = self.guard.deadline_of(Nanos::MAX, &[set]);
-            let reply = self.guard.call(until, budget, |store| store.force(set)).await;
+            let budget = self.settings.budget_of(&[set], ChargeKind::Charge).max(self.settings.budget);
+            let until = self.deadline_of(Nanos::MAX, &[set]);
+            let reply = self.call(until, budget, |store| store.force(set)).await;
             let was_sent = was_sent(&reply);
             if let Ok(outcome) = reply
-                && self.still_trusts_reply(set, &outcome, sent)
+                && self.trusts_reply(set, &outcome, sent)
             {
                 return Ok(outcome);
             }
@@ -57,31 +57,24 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 self.report_unconfirmed(set);
             }
         }
-        let outcome = self.decide_by_share(set, LocalIntent::Force);
-        self.schedule_push();
+        let outcome = self.decide_by_share(set, ChargeIntent::Force);
+        self.schedule_push(self.settings.push_delay);
         Ok(outcome)
     }
 
     pub(crate) async fn restore(&self, restores: &[Restore<'_>]) -> StoreResult<()> {
-        self.guard.background(|store| store.restore(restores)).await
+        self.call(Nanos::MAX, BACKGROUND_TIMEOUT, |store| store.restore(restores)).await
     }
 
     /// Local counts are no substitute: a client that has used up its limit would seem to have used nothing.
     pub(crate) async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        self.guard.call(Nanos::MAX, self.guard.budgets.follow_up(None), |store| store.inspect(set)).await
+        self.call(Nanos::MAX, self.settings.follow_up(None), |store| store.inspect(set)).await
     }
 
     /// Local state is removed only after the store has replied: after an error nothing is lost.
     pub(crate) async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let node_state = &self.node_state;
-        let in_store =
-            self.guard.call(Nanos::MAX, self.guard.budgets.follow_up(None), |store| store.reset(set)).await?;
-        for charge in &set.charges {
-            node_state.mirror.forget(charge.counter());
-            node_state.permits.forget(charge.counter());
-        }
-        node_state.reservations.forget(set);
-        Ok(in_store.max(node_state.local_fallback.reset(set, self.store_time())))
+        let in_store = self.call(Nanos::MAX, self.settings.follow_up(None), |store| store.reset(set)).await?;
+        Ok(in_store.max(self.node_state.reset(set, self.store_time())))
     }
 
     /// This node records a permit that the store has granted: it is restored if the store loses it, and counts toward
@@ -114,8 +107,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     pub(crate) async fn acquire_in_store(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        let budget = permit.options.budget.unwrap_or(self.guard.budgets.long_work);
-        self.guard.call(Nanos::MAX, budget, |store| store.acquire(permit)).await
+        let budget = permit.options.budget.unwrap_or(self.settings.long_work());
+        self.call(Nanos::MAX, budget, |store| store.acquire(permit)).await
     }
 
     /// Without the store, a permit that this node knows is renewed. For other permits this is an error.
@@ -128,8 +121,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         } else if permits.is_local_only(permit, sent) {
             self.register_permit(permit).await
         } else {
-            let budget = self.guard.budgets.follow_up(permit.options.budget);
-            self.guard.call(Nanos::MAX, budget, |store| store.renew(permit)).await
+            let budget = self.settings.follow_up(permit.options.budget);
+            self.call(Nanos::MAX, budget, |store| store.renew(permit)).await
         };
         let now = self.runtime.now();
         let trusted = reply.is_ok() && self.trusts_permits(epoch);
@@ -159,8 +152,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Releases a permit in the store; true if the store knows it now.
     pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> bool {
-        let budget = self.guard.budgets.follow_up(permit.options.budget);
-        let released = self.guard.call(Nanos::MAX, budget, |store| store.release(permit)).await.is_ok();
+        let budget = self.settings.follow_up(permit.options.budget);
+        let released = self.call(Nanos::MAX, budget, |store| store.release(permit)).await.is_ok();
         if released {
             self.node_state.permits.released(permit);
         }
@@ -176,7 +169,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
         let found = reserved.settle(settle, self.store_time());
         if found.iter().all(|reservation| *reservation == ReservationState::Unknown) {
-            return self.guard.follow_up(&settle.set, |store| store.settle(settle)).await;
+            return self.follow_up(&settle.set, |store| store.settle(settle)).await;
         }
         self.correct_estimate(settle, &found).await?;
         Ok(settle.outcome(&found, self.store_time()))
@@ -200,9 +193,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             set,
         };
         if self.decides_locally(&refund.set) {
-            self.node_state.local_fallback.refund(&refund, &self.local_context());
+            self.node_state.refund_to_share(&refund, &self.membership.load(), self.store_time());
         } else {
-            let _lost_or_done = self.guard.follow_up(&refund.set, |store| store.refund(&refund)).await;
+            let _lost_or_done = self.follow_up(&refund.set, |store| store.refund(&refund)).await;
         }
         Ok(())
     }
@@ -213,14 +206,6 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
     let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge { cost: units.unwrap_or(charge.cost), ..charge.clone() });
     let reading = LimitReading { verdict: Verdict::Allow { delay: Nanos::ZERO }, figures: lease.figures };
-    let outcome = Outcome {
-        admitted: units.is_some(),
-        readings: smallvec![reading],
-        snapshots: lease.snapshot.iter().cloned().collect(),
-        at: lease.at,
-        source: Source::Exact,
-        degraded: None,
-        clock_stepped: false,
-    };
-    (set, outcome)
+    let outcome = local_outcome(units.is_some(), smallvec![reading], lease.at, Source::Exact);
+    (set, Outcome { snapshots: lease.snapshot.iter().cloned().collect(), ..outcome })
 }

@@ -50,7 +50,7 @@ fn is_list(rest: &[u8]) -> bool {
 }
 
 /// The word before the first white space, and the text after the white space.
-fn split_word(text: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split_word(text: &[u8]) -> (&[u8], &[u8]) {
     let end = text.iter().position(u8::is_ascii_whitespace);
     let (word, rest) = text.split_at(end.unwrap_or(text.len()));
     (word, rest.trim_ascii_start())

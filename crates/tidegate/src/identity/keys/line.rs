@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::digest::Digest;
 use super::error::KeyLineErrorKind;
-use super::key_text::find_key;
+use super::key_text::{find_key, split_word};
 
 /// Long enough for "who, where and since when"; short enough that a million names stay small.
 pub(super) const MAX_NAME_BYTES: usize = 256;
@@ -59,12 +59,12 @@ pub(super) fn parse<'a>(line: &'a [u8], tiers: &Tiers<'_>) -> Result<Option<KeyL
         return Ok(None);
     }
     let hex_and_rest = line.strip_prefix(SCHEME).ok_or(KeyLineErrorKind::NotADigest)?;
-    let (hex, rest) = first_word(hex_and_rest);
+    let (hex, rest) = split_word(hex_and_rest);
     let digest = digest(hex)?;
     if rest.is_empty() {
         return Err(KeyLineErrorKind::NoTier { tiers: tiers.list() });
     }
-    let (word, rest) = first_word(rest);
+    let (word, rest) = split_word(rest);
     let tier = tiers.find(word)?;
     let name = name(rest)?;
     Ok(Some(KeyLine { digest, tier, name }))
@@ -120,13 +120,6 @@ fn name(text: &[u8]) -> Result<&str, KeyLineErrorKind> {
     } else {
         Ok(name)
     }
-}
-
-/// The first word, and the text after the blanks that follow it.
-fn first_word(text: &[u8]) -> (&[u8], &[u8]) {
-    let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
-    let (word, rest) = text.split_at(end);
-    (word, rest.trim_ascii_start())
 }
 
 /// At most two letters apart, ignoring case, and most of the word the same.

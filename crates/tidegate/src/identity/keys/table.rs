@@ -60,9 +60,7 @@ impl KeyTable {
     /// The owner of the key with this digest. Compares whole digests in constant time.
     pub fn get(&self, digest: &Digest) -> Option<KeyOwner<'_>> {
         let at = self.index.find(digest, &self.records).ok()?;
-        let KeyRecord { name_at, name_len, tier, .. } = self.records[at as usize];
-        let start = name_at as usize;
-        Some(KeyOwner { tier, name: &self.names[start..start + usize::from(name_len)] })
+        Some(self.owner(&self.records[at as usize]))
     }
 
     /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
@@ -74,19 +72,17 @@ impl KeyTable {
 
     /// The names of all keys, in the order of the file; empty where the file has none.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.records.iter().map(|record| {
-            let start = record.name_at as usize;
-            &self.names[start..start + usize::from(record.name_len)]
-        })
+        self.records.iter().map(|record| self.owner(record).name)
     }
 
     /// The digests of all keys and their owners, in the order of the file.
     pub fn iter(&self) -> impl Iterator<Item = (Digest, KeyOwner<'_>)> {
-        let owners = self.records.iter().zip(self.names());
-        owners.map(|(record, name)| {
-            let tier = record.tier;
-            (record.digest, KeyOwner { tier, name })
-        })
+        self.records.iter().map(|record| (record.digest, self.owner(record)))
+    }
+
+    fn owner(&self, record: &KeyRecord) -> KeyOwner<'_> {
+        let start = record.name_at as usize;
+        KeyOwner { tier: record.tier, name: &self.names[start..start + usize::from(record.name_len)] }
     }
 
     /// The number of keys.
@@ -125,40 +121,31 @@ const VACANT: u32 = u32::MAX;
 
 const _: () = assert!(MAX_FILE_BYTES / MIN_LINE_BYTES < RECORD_BITS as u64);
 
-/// The slot where a missing digest would go, and the tag to store there.
-struct VacantSlot {
-    slot: usize,
-    tag: u32,
-}
-
 impl KeyIndex {
     fn for_keys(count: usize) -> Self {
         let slots = vec![VACANT; (count * 2).next_power_of_two()];
         KeyIndex { secret: RandomState::new(), slots }
     }
 
-    fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, VacantSlot> {
+    /// The record of a digest. If there is none: the slot where it would go, and the tag to store there.
+    fn find(&self, digest: &Digest, records: &[KeyRecord]) -> Result<u32, (usize, u32)> {
         let hash = self.secret.hash_one(digest.as_bytes());
         let tag = (hash >> 32) as u32 & !RECORD_BITS;
         let Some(last) = self.slots.len().checked_sub(1) else {
-            return Err(VacantSlot { slot: 0, tag });
+            return Err((0, tag));
         };
         let mut slot = hash as usize & last;
         loop {
             let found = self.slots[slot];
             let record = found & RECORD_BITS;
             if found == VACANT {
-                return Err(VacantSlot { slot, tag });
+                return Err((slot, tag));
             }
             if found & !RECORD_BITS == tag && records[record as usize].digest == *digest {
                 return Ok(record);
             }
             slot = (slot + 1) & last;
         }
-    }
-
-    fn fill(&mut self, VacantSlot { slot, tag }: VacantSlot, record: u32) {
-        self.slots[slot] = tag | record;
     }
 }
 
@@ -228,7 +215,7 @@ impl<'a> KeyTableBuilder<'a> {
         let mut index = KeyIndex::for_keys(self.records.len());
         for (at, record) in (0u32..).zip(&self.records) {
             match index.find(&record.digest, &self.records) {
-                Err(vacant) => index.fill(vacant, at),
+                Err((slot, tag)) => index.slots[slot] = tag | at,
                 Ok(first) => {
                     let first = self.lines[first as usize];
                     self.errors.add(self.lines[at as usize], KeyLineErrorKind::Duplicate { first });

@@ -4,64 +4,64 @@
 //! abandoned. Changes of the breaker are published from here, outside its lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
+use crate::shard::call::StoreCallError;
 use crate::shard::call::breaker::{Breaker, BreakerChange};
-use crate::shard::call::bulkhead::{Bulkhead, BulkheadPermit};
 use crate::shard::call::failure_counts::FailureCounts;
 use crate::shard::event::{StoreEvent, Watcher};
 use crate::shard::settings::ResilienceSettings;
 
+/// Work in flight, as an atomic number counts it, until this is dropped: finished or cancelled.
+pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
+
+impl InFlightGuard {
+    pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        InFlightGuard(Arc::clone(count))
+    }
+
+    /// The bulkhead: begins unless `max` others are in flight.
+    pub(crate) fn begin_below(max: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
+        let before = count.fetch_add(1, Ordering::SeqCst);
+        let guard = InFlightGuard(Arc::clone(count));
+        (before < max).then_some(guard)
+    }
+}
+
+impl Drop for InFlightGuard {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// The breaker and the bulkhead of one store.
 pub(crate) struct InFlight {
     breaker: Mutex<Breaker>,
-    calls: Bulkhead,
+    calls: Arc<AtomicUsize>,
+    max_calls: usize,
     failures: Arc<FailureCounts>,
     watcher: Watcher,
     /// When the breaker last closed.
     closed_at: AtomicU64,
     /// When the newest call with a reply was sent.
     newest_replied: AtomicU64,
-    record_errors: Mutex<ReportThrottle>,
-}
-
-/// Limits how often a lasting condition is reported.
-#[derive(Default)]
-struct ReportThrottle {
-    last: Option<Nanos>,
+    /// When a record that cannot be used was last reported; zero if never.
+    record_reported_at: AtomicU64,
 }
 
 /// How often a record that cannot be used is reported.
 const REPORT_INTERVAL: Nanos = Nanos::from_secs(60);
 
-impl ReportThrottle {
-    fn is_due(&mut self, now: Nanos) -> bool {
-        let is_due = self.last.is_none_or(|last| now.since(last) >= REPORT_INTERVAL);
-        if is_due {
-            self.last = Some(now);
-        }
-        is_due
-    }
-}
-
-/// Why a call may not be sent.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum CallBlockedError {
-    /// The breaker is open.
-    BreakerOpen,
-    /// Too many calls are in flight.
-    BulkheadFull,
-}
-
 /// A call in flight. Dropping it reports it as abandoned.
 pub(crate) struct CallInFlight {
     in_flight: Arc<InFlight>,
     /// `None`: it is a ping.
-    permit: Option<BulkheadPermit>,
+    call: Option<InFlightGuard>,
     sent: Nanos,
     reported: bool,
 }
@@ -70,12 +70,13 @@ impl InFlight {
     pub(crate) fn new(settings: &ResilienceSettings, watcher: Watcher) -> Arc<Self> {
         Arc::new(InFlight {
             breaker: Mutex::new(Breaker::new(settings.breaker)),
-            calls: Bulkhead::new(settings.max_in_flight),
+            calls: Arc::default(),
+            max_calls: settings.max_in_flight,
             failures: Arc::clone(&settings.failures),
             watcher,
             closed_at: AtomicU64::new(0),
             newest_replied: AtomicU64::new(0),
-            record_errors: Mutex::default(),
+            record_reported_at: AtomicU64::new(0),
         })
     }
 
@@ -84,24 +85,24 @@ impl InFlight {
     }
 
     /// A call is about to be sent.
-    pub(crate) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, CallBlockedError> {
+    pub(crate) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, StoreCallError> {
         let mut breaker = self.breaker.lock();
         if breaker.is_open() {
-            return Err(CallBlockedError::BreakerOpen);
+            return Err(StoreCallError::BreakerOpen);
         }
-        let permit = self.calls.enter().ok_or(CallBlockedError::BulkheadFull)?;
+        let call = InFlightGuard::begin_below(self.max_calls, &self.calls).ok_or(StoreCallError::BulkheadFull)?;
         breaker.sent(now);
-        Ok(self.call(Some(permit), now))
+        Ok(self.begin(Some(call), now))
     }
 
     /// A ping is about to be sent. Pings pass an open breaker.
     pub(crate) fn ping(self: &Arc<Self>, now: Nanos) -> CallInFlight {
         self.breaker.lock().sent(now);
-        self.call(None, now)
+        self.begin(None, now)
     }
 
-    fn call(self: &Arc<Self>, permit: Option<BulkheadPermit>, sent: Nanos) -> CallInFlight {
-        CallInFlight { in_flight: Arc::clone(self), permit, sent, reported: false }
+    fn begin(self: &Arc<Self>, call: Option<InFlightGuard>, sent: Nanos) -> CallInFlight {
+        CallInFlight { in_flight: Arc::clone(self), call, sent, reported: false }
     }
 
     /// Opens the breaker if the store has been silent for too long.
@@ -148,7 +149,7 @@ impl CallInFlight {
     }
 
     pub(crate) fn is_ping(&self) -> bool {
-        self.permit.is_none()
+        self.call.is_none()
     }
 
     /// A reply arrived, in time or late.
@@ -178,7 +179,9 @@ impl CallInFlight {
         let in_flight = Arc::clone(&self.in_flight);
         in_flight.failures.record(&cause);
         self.replied(now);
-        if in_flight.record_errors.lock().is_due(now) {
+        let is_due = |last| last == 0 || now.since(Nanos::new(last)) >= REPORT_INTERVAL;
+        let next = |last| is_due(last).then_some(now.get());
+        if in_flight.record_reported_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok() {
             (in_flight.watcher)(StoreEvent::RecordRejected { cause });
         }
     }
@@ -195,5 +198,38 @@ impl Drop for CallInFlight {
         if !self.reported {
             self.in_flight.breaker.lock().abandoned();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Future, pending};
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn a_dropped_permit_is_free_again() {
+        let calls = Arc::default();
+        let enter = || InFlightGuard::begin_below(2, &calls);
+        let (first, _second) = (enter(), enter());
+        assert!(first.is_some() && enter().is_none());
+        drop(first);
+        assert!(enter().is_some());
+    }
+
+    /// A flush that ran out of time once left the count raised for ever.
+    #[test]
+    fn a_cancelled_sync_is_not_in_flight_any_more() {
+        let count = Arc::<AtomicUsize>::default();
+        let mut sync = Box::pin(async {
+            let _in_flight = InFlightGuard::begin(&count);
+            pending::<()>().await;
+        });
+        let polled = sync.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(polled.is_pending());
+        assert_eq!(count.load(Ordering::Acquire), 1);
+        drop(sync);
+        assert_eq!(count.load(Ordering::Acquire), 0);
     }
 }

@@ -45,12 +45,7 @@ impl LateView {
             OnStoreLate::Deny => 0,
         };
         LateView {
-            claim: Claim {
-                counter: charge.counter(),
-                units: charge.cost.get(),
-                room: share.saturating_sub(pending),
-                role: charge.role,
-            },
+            claim: Claim::new(charge, share.saturating_sub(pending)),
             verdict,
             before,
             after: limit.figures(&state, at),

@@ -16,7 +16,7 @@ use std::hash::BuildHasherDefault;
 
 use smallvec::SmallVec;
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::Role;
+use tidegate_core::store::{Charge, Role};
 use tidegate_core::units::Nanos;
 
 use crate::shard::node::striped_map::IdentityHasher;
@@ -44,6 +44,12 @@ pub(crate) struct Claim {
     pub(crate) room: u64,
     /// What the charge means for the request.
     pub(crate) role: Role,
+}
+
+impl Claim {
+    pub(crate) fn new(charge: &Charge<'_>, room: u64) -> Self {
+        Claim { counter: charge.counter(), units: charge.cost.get(), room, role: charge.role }
+    }
 }
 
 /// What paid for the units of one charge.

@@ -14,7 +14,6 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::shard::node::NodeState;
-use crate::shard::node::local_fallback::LocalFallback;
 use crate::shard::node::open_permits::PermitSync;
 use crate::shard::owned_charge::OwnedCharge;
 
@@ -106,8 +105,7 @@ impl PendingLimit {
 impl NodeState {
     /// How often `local_admissions` changed otherwise than by time.
     pub(crate) fn admission_changes(&self) -> u64 {
-        let units = self.local_fallback.write_back.changes() + self.local_fallback.usage.changes();
-        units + self.late.events() + self.permits.changes()
+        self.write_back.changes() + self.usage.changes() + self.late.events() + self.permits.changes()
     }
 
     /// The units and permits to be saved. The store's time is `at`, the local time `now` and the wall-clock time
@@ -117,8 +115,8 @@ impl NodeState {
         let mut visit = |charge: &OwnedCharge, units: u64, shared: u64, shared_at: Nanos| {
             let known = all.entry(charge.counter()).or_insert_with(|| PendingUnits {
                 subject: charge.subject,
-                rule: charge.rule().clone(),
-                rate: charge.rate(),
+                rule: charge.rule.clone(),
+                rate: charge.rate,
                 limit: PendingLimit::new(&charge.limit),
                 units: 0,
                 at,
@@ -129,15 +127,14 @@ impl NodeState {
             known.shared = known.shared.saturating_add(shared);
             known.shared_at = known.shared_at.max(shared_at);
         };
-        let LocalFallback { write_back, usage, .. } = &self.local_fallback;
-        write_back.for_each(at, |charge, units, unshared| visit(charge, units, unshared, at));
+        self.write_back.for_each(at, |charge, units, unshared| visit(charge, units, unshared, at));
         self.late.read(|ledger| {
             let waiting: BTreeMap<u128, OwnedCharge> = ledger.all_waiting().map(|c| (c.counter(), c)).collect();
             for (counter, charge) in waiting {
                 visit(&charge, ledger.waiting(counter), ledger.unshared(counter), at);
             }
         });
-        usage.for_each(at, |charge, units, counted_at| visit(charge, 0, units, counted_at));
+        self.usage.for_each(at, |charge, units, counted_at| visit(charge, 0, units, counted_at));
         let units = all.into_values();
         // What the store does not count, the share counts in any case.
         let units = units.map(|units| PendingUnits { shared: units.shared.max(units.units), ..units });
@@ -153,10 +150,10 @@ impl NodeState {
             Some(OwnedCharge::new(saved.subject, rule, saved.rate, limit.clone(), cost, options))
         };
         if let Some(pending) = charge(saved.units) {
-            self.local_fallback.write_back.restore(&pending, saved.at);
+            self.write_back.restore(&pending, saved.at);
         }
         if let Some(shared) = charge(saved.shared) {
-            self.local_fallback.usage.restore(shared, saved.shared_at);
+            self.usage.restore(shared, saved.shared_at);
         }
     }
 }

@@ -165,44 +165,27 @@ impl Mirror {
         Some(known.state.clone())
     }
 
-    /// All live counters of one store at its time `at` and the local time `now`, with their hash slots. The store
-    /// holds a subject if `hash_slot_of` returns its hash slot. Only counts that it may lack are included: it has the
-    /// others, and those may have been refunded or reset since.
+    /// Up to `max` live counters of one store at its time `at` and the local time `now`, with their hash slots. The
+    /// store holds a subject if `hash_slot_of` returns its hash slot. Only counts that it may lack are included: it has
+    /// the others, and those may have been refunded or reset since.
     pub(crate) fn states_to_restore(
         &self,
         hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
         missing_counts: &MissingCounts,
         at: Nanos,
         now: Nanos,
+        max: usize,
     ) -> Vec<(HashSlot, (OwnedCharge, CounterState))> {
         let mut all = Vec::new();
         for stripe in self.counters.stripes() {
-            let live = stripe.values().filter(|known| known.is_live(at, now));
-            for known in live {
-                let hash_slot = hash_slot_of(known.charge.subject);
-                if let Some(hash_slot) = hash_slot.filter(|hash_slot| missing_counts.includes(*hash_slot, known.at)) {
-                    all.push((hash_slot, (known.charge.clone(), known.state.clone())));
-                }
-            }
+            let found = stripe.values().filter(|known| known.is_live(at, now)).filter_map(|known| {
+                let hash_slot = hash_slot_of(known.charge.subject)?;
+                let is_missing = missing_counts.includes(hash_slot, known.at);
+                is_missing.then(|| (hash_slot, (known.charge.clone(), known.state.clone())))
+            });
+            all.extend(found.take(max - all.len()));
         }
         all
-    }
-
-    /// Whether `states_to_restore` would return anything.
-    pub(crate) fn has_any_to_restore(
-        &self,
-        hash_slot_of: impl Fn(Fingerprint) -> Option<HashSlot>,
-        missing_counts: &MissingCounts,
-        at: Nanos,
-        now: Nanos,
-    ) -> bool {
-        self.counters.stripes().any(|stripe| {
-            let mut live = stripe.values().filter(|known| known.is_live(at, now));
-            live.any(|known| {
-                let hash_slot = hash_slot_of(known.charge.subject);
-                hash_slot.is_some_and(|hash_slot| missing_counts.includes(hash_slot, known.at))
-            })
-        })
     }
 
     /// Ends all suspicions about the counters that a store `holds`, and returns the units that it has admitted under

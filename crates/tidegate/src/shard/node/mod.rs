@@ -18,12 +18,15 @@ use std::sync::atomic::AtomicBool;
 
 use tidegate_core::units::Nanos;
 
+use crate::clock::ManualClock;
 use crate::shard::late::LateCharges;
-use crate::shard::node::local_fallback::LocalFallback;
 use crate::shard::node::local_reservations::LocalReservations;
 use crate::shard::node::mirror::Mirror;
 use crate::shard::node::open_permits::OpenPermits;
+use crate::shard::node::share_usage::ShareUsage;
+use crate::shard::node::write_back::WriteBackQueue;
 use crate::shard::settings::ResilienceSettings;
+use crate::stores::memory::MemoryStore;
 
 /// The state that a node shares among its shards.
 pub(crate) struct NodeState {
@@ -31,8 +34,12 @@ pub(crate) struct NodeState {
     pub(crate) mirror: Mirror,
     /// Charges whose replies are late.
     pub(crate) late: LateCharges,
-    /// This node's shares, which decide without a store, and the write-back queue.
-    pub(crate) local_fallback: LocalFallback,
+    /// The counters of this node's shares, which decide without a store.
+    shares: MemoryStore<ManualClock>,
+    /// What the shares have admitted and has not drained.
+    usage: ShareUsage,
+    /// Units that a store does not count yet.
+    pub(crate) write_back: WriteBackQueue,
     /// The permits that this node has granted.
     pub(crate) permits: OpenPermits,
     /// Reservations that were admitted without a store, until they are settled.
@@ -44,12 +51,15 @@ pub(crate) struct NodeState {
 impl NodeState {
     /// An empty state. `wall` is the wall-clock time.
     pub(crate) fn new(wall: Nanos, settings: &ResilienceSettings) -> Self {
+        let max = settings.max_mirrored;
         NodeState {
-            mirror: Mirror::new(settings.max_mirrored),
+            mirror: Mirror::new(max),
             late: LateCharges::default(),
-            local_fallback: LocalFallback::new(wall, settings.max_mirrored),
-            permits: OpenPermits::new(settings.max_mirrored),
-            reservations: LocalReservations::new(settings.max_mirrored),
+            shares: MemoryStore::new(ManualClock::at(wall)),
+            usage: ShareUsage::new(max),
+            write_back: WriteBackQueue::new(max),
+            permits: OpenPermits::new(max),
+            reservations: LocalReservations::new(max),
             restarted_without_store: AtomicBool::new(false),
         }
     }

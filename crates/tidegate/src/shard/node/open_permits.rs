@@ -59,13 +59,6 @@ impl CounterPermits {
     }
 }
 
-/// The permit of one holder.
-#[derive(Clone, Copy, Debug)]
-struct OwnPermit {
-    until: Nanos,
-    sync: PermitSync,
-}
-
 /// What is known of a permit beside its expiry.
 #[derive(Clone, Copy, Debug)]
 struct KnownPermit {
@@ -146,7 +139,7 @@ impl OpenPermits {
     pub(crate) fn acquire(&self, permit: &PermitRequest<'_>, share: u32, now: Nanos) -> PermitReply {
         let mut table = self.table.lock();
         let (open, own) = table.find(permit, now);
-        let has = own.is_some_and(|own| own.sync != PermitSync::Releasing);
+        let has = own.is_some_and(|(_, sync)| sync != PermitSync::Releasing);
         let until = now.plus(permit.ttl);
         let granted = (has || open < share) && table.insert(permit, now, until, LOCAL, self.max);
         permit_reply(granted, open + u32::from(granted && !has))
@@ -156,12 +149,8 @@ impl OpenPermits {
     pub(crate) fn renew(&self, permit: &PermitRequest<'_>, now: Nanos) -> Option<PermitReply> {
         let mut table = self.table.lock();
         let (open, own) = table.find(permit, now);
-        let granted = match own?.sync {
-            PermitSync::Synced | PermitSync::LocalOnly => {
-                table.insert(permit, now, now.plus(permit.ttl), LOCAL, self.max)
-            }
-            PermitSync::Releasing => false,
-        };
+        let is_open = own?.1 != PermitSync::Releasing;
+        let granted = is_open && table.insert(permit, now, now.plus(permit.ttl), LOCAL, self.max);
         Some(permit_reply(granted, open))
     }
 
@@ -170,7 +159,7 @@ impl OpenPermits {
     pub(crate) fn begin_release(&self, permit: &PermitRequest<'_>, now: Nanos) {
         let mut table = self.table.lock();
         let (_, own) = table.find(permit, now);
-        let until = own.map_or(now.plus(permit.ttl), |own| own.until);
+        let until = own.map_or(now.plus(permit.ttl), |(until, _)| until);
         let known = KnownPermit { sync: PermitSync::Releasing, origin: PermitOrigin::Store };
         table.insert(permit, now, until, known, self.max);
     }
@@ -195,13 +184,13 @@ impl OpenPermits {
     /// Whether a permit is open that the store may not know.
     pub(crate) fn is_local_only(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
         let (_, own) = self.table.lock().find(permit, now);
-        own.is_some_and(|own| own.sync == PermitSync::LocalOnly)
+        own.is_some_and(|(_, sync)| sync == PermitSync::LocalOnly)
     }
 
     /// Whether a permit is open, as far as this node knows.
     pub(crate) fn is_open(&self, permit: &PermitRequest<'_>, now: Nanos) -> bool {
         let (_, own) = self.table.lock().find(permit, now);
-        own.is_some_and(|own| own.sync != PermitSync::Releasing)
+        own.is_some_and(|(_, sync)| sync != PermitSync::Releasing)
     }
 
     /// How often `local_permits` changed otherwise than by time.
@@ -281,16 +270,15 @@ impl CounterPermits {
 }
 
 impl PermitTable {
-    /// The number of open permits of the counter, and the holder's own permit.
-    fn find(&mut self, permit: &PermitRequest<'_>, now: Nanos) -> (u32, Option<OwnPermit>) {
+    /// The number of open permits of the counter, and the expiry and state of the holder's own permit.
+    fn find(&mut self, permit: &PermitRequest<'_>, now: Nanos) -> (u32, Option<(Nanos, PermitSync)>) {
         let counter = permit.counter();
         self.expire_counter(counter, now);
         let Some(of_counter) = self.by_counter.get(&counter) else {
             return (0, None);
         };
         let own = of_counter.permits.get(permit.holder);
-        let own = own.map(|(until, known)| OwnPermit { until, sync: known.sync });
-        (of_counter.open_count(), own)
+        (of_counter.open_count(), own.map(|(until, known)| (until, known.sync)))
     }
 
     /// Removes the expired permits of a counter.

@@ -9,6 +9,7 @@
 //! charge the units of other nodes again. Pending units expire at the rate of the share. Units of a bucket start to
 //! drain when the store's own level has drained: one rate cannot drain both. Knows no store; time is injected.
 
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tidegate_core::algorithms::{CounterState, Limit, Moment};
@@ -110,69 +111,64 @@ impl WriteBackQueue {
     /// A charge was admitted locally under `share`. By the last known state, the store's own level has drained at
     /// `empty_at`.
     pub(crate) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
-        let counter = charge.counter();
         let drains_from = drains_from(share, empty_at);
-        let mut stripe = self.pending.change(counter);
-        if let Some(pending) = stripe.get_mut(&counter) {
+        self.add_units(charge, share, drains_from, at, |pending| {
             if pending.share.tag() != share.tag() {
                 pending.state = share.adopt(&pending.share, pending.state.clone(), at);
                 (pending.share, pending.charge) = (share.clone(), OwnedCharge::of(charge));
             }
             pending.store_decides = false;
             pending.drains_from = pending.drains_from.max(drains_from);
-            pending.spend(charge.cost, at);
-            return;
-        }
-        if !self.pending.has_room(&stripe) {
-            self.dropped.fetch_add(charge.cost.get(), Ordering::AcqRel);
-            return;
-        }
-        let mut pending = PendingCharge {
-            charge: OwnedCharge::of(charge),
-            share: share.clone(),
-            state: share.fresh(at),
-            drains_from,
-            in_flight: 0,
-            store_decides: false,
-            unshared: 0,
-            not_before: Nanos::ZERO,
-        };
-        pending.spend(charge.cost, at);
-        stripe.insert(counter, pending);
-        self.count.fetch_add(1, Ordering::AcqRel);
+        });
     }
 
     /// A charge was admitted at the store's time `admitted` because its reply was late, and the store does not count
     /// it. Its units that still count at `at` are pending. The store still decides for the counter. This node's share
     /// does not count `unshared` of the units.
     pub(crate) fn add_late(&self, charge: &OwnedCharge, admitted: Nanos, at: Nanos, empty_at: Nanos, unshared: u64) {
+        let (limit, drains_from) = (&charge.limit, drains_from(&charge.limit, empty_at));
+        if let Some(cost) = remaining_cost(charge, admitted, at, empty_at) {
+            self.add_units(&charge.with_cost(cost), limit, drains_from, at, |pending| {
+                pending.unshared = pending.unshared.saturating_add(unshared);
+            });
+        }
+    }
+
+    /// Adds units to a counter after `change`. A counter without pending units is inserted if there is room; its units
+    /// are dropped otherwise.
+    fn add_units(
+        &self,
+        charge: &Charge<'_>,
+        share: &Limit,
+        drains_from: Nanos,
+        at: Nanos,
+        change: impl FnOnce(&mut PendingCharge),
+    ) {
         let counter = charge.counter();
-        let Some(cost) = remaining_cost(charge, admitted, at, empty_at) else {
-            return;
-        };
         let mut stripe = self.pending.change(counter);
-        if !stripe.contains_key(&counter) {
-            if !self.pending.has_room(&stripe) {
-                self.dropped.fetch_add(cost.get(), Ordering::AcqRel);
+        let has_room = self.pending.has_room(&stripe);
+        let pending = match stripe.entry(counter) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(_) if !has_room => {
+                self.dropped.fetch_add(charge.cost.get(), Ordering::AcqRel);
                 return;
             }
-            let pending = PendingCharge {
-                charge: charge.clone(),
-                share: charge.limit.clone(),
-                state: charge.limit.fresh(at),
-                drains_from: drains_from(&charge.limit, empty_at),
-                in_flight: 0,
-                store_decides: true,
-                unshared: 0,
-                not_before: Nanos::ZERO,
-            };
-            stripe.insert(counter, pending);
-            self.count.fetch_add(1, Ordering::AcqRel);
-        }
-        if let Some(pending) = stripe.get_mut(&counter) {
-            pending.spend(cost, at);
-            pending.unshared = pending.unshared.saturating_add(unshared);
-        }
+            Entry::Vacant(free) => {
+                self.count.fetch_add(1, Ordering::AcqRel);
+                free.insert(PendingCharge {
+                    charge: OwnedCharge::of(charge),
+                    share: share.clone(),
+                    state: share.fresh(at),
+                    drains_from,
+                    in_flight: 0,
+                    store_decides: true,
+                    unshared: 0,
+                    not_before: Nanos::ZERO,
+                })
+            }
+        };
+        change(pending);
+        pending.spend(charge.cost, at);
     }
 
     /// Visits every counter with units that the store does not count at its time `at`: its charge, these units, and

@@ -14,16 +14,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tidegate_core::algorithms::CounterState;
-use tidegate_core::store::{HashSlot, Probe, Restore, Store, StoreStatus};
+use tidegate_core::store::{HashSlot, Probe, Restore, Store, StoreResult, StoreStatus};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::call::PingReply;
+use crate::shard::call::deadline::{join_all, within};
+use crate::shard::call::in_flight::CallInFlight;
 use crate::shard::event::StoreEvent;
-use crate::shard::join::join_all;
 use crate::shard::owned_charge::OwnedCharge;
 use crate::shard::recovery::recovery_state::{MissingCounts, RecoveryState, RecoveryStep};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, SharedShard, by_hash_slot};
+
+/// How long a late ping is awaited.
+const LATE_PING_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Pings until the shard is dropped.
 pub(crate) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(shard: Weak<SharedShard<S, R>>, runtime: R) {
@@ -40,25 +43,39 @@ pub(crate) async fn run_pings<S: Store + Probe + 'static, R: Runtime>(shard: Wea
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
-    /// Sends one ping and handles its reply. A late ping is awaited in the background.
+    /// Sends a heartbeat and handles its reply: the only call that passes an open breaker. A late ping is awaited in the
+    /// background.
     async fn ping(self: &Arc<Self>) {
+        let Some(store) = self.store.clone() else {
+            return;
+        };
         let heartbeat = self.recovery_state.lock().heartbeat();
         let sent = self.runtime.now();
-        match self.guard.ping(heartbeat).await {
-            PingReply::InTime(status) => self.ping_replied(sent, &status),
-            PingReply::Failed => self.update_recovery_state(RecoveryState::mark_unreachable),
-            PingReply::Late(ping) => {
-                if self.guard.is_open() {
-                    self.update_recovery_state(RecoveryState::mark_unreachable);
-                }
-                let shard = Arc::clone(self);
-                self.runtime.spawn(async move {
-                    match shard.guard.await_late_ping(ping).await {
-                        Some(status) => shard.ping_replied(sent, &status),
-                        None => shard.update_recovery_state(RecoveryState::mark_unreachable),
-                    }
-                });
+        self.calls.check_silence(sent);
+        let call = self.calls.ping(sent);
+        let mut pinging = Box::pin(async move { store.heartbeat(heartbeat).await });
+        let timeout = self.settings.ping_interval.max(self.settings.budget);
+        if let Some(reply) = within(&self.runtime, timeout, pinging.as_mut()).await {
+            return self.ping_ended(call, sent, &reply);
+        }
+        self.calls.ping_missed(self.runtime.now());
+        if self.is_open() {
+            self.update_recovery_state(RecoveryState::mark_unreachable);
+        }
+        let shard = Arc::clone(self);
+        self.runtime.spawn(async move {
+            match within(&shard.runtime, LATE_PING_TIMEOUT, pinging.as_mut()).await {
+                Some(reply) => shard.ping_ended(call, sent, &reply),
+                None => shard.update_recovery_state(RecoveryState::mark_unreachable),
             }
+        });
+    }
+
+    fn ping_ended(self: &Arc<Self>, call: CallInFlight, sent: Nanos, reply: &StoreResult<StoreStatus>) {
+        self.report(call, reply);
+        match reply {
+            Ok(status) => self.ping_replied(sent, status),
+            Err(_) => self.update_recovery_state(RecoveryState::mark_unreachable),
         }
     }
 
@@ -69,7 +86,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
         self.check_incomplete_slots();
         let now = self.runtime.now();
-        let closing = self.guard.closed_at();
+        let closing = self.calls.closed_at();
         let noticed = self.last_closed_at.swap(closing.get(), Ordering::AcqRel);
         let closed = noticed != closing.get();
         if closed {
@@ -83,7 +100,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let is_unknown = state.epoch().is_none();
             is_unknown.then(|| state.missing_counts_after(status))
         };
-        let has_any = missing_counts.is_some_and(|missing_counts| self.has_any_to_restore(&missing_counts));
+        let has_any = missing_counts.is_some_and(|missing_counts| {
+            let has_own_permits = || self.node_state.permits.any_own(|subject| self.holds(subject), now);
+            !self.states_to_restore(&missing_counts, 1).is_empty() || has_own_permits()
+        });
         let (was_known, next) = self.update_recovery_state(|state| {
             // A store without an earlier status that should hold counts of this node took over from another.
             let was_known = state.is_exact() || state.epoch().is_none();
@@ -98,9 +118,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 self.epoch_confirmed_at.store(sent.get(), Ordering::Release);
                 self.sync_permits();
                 if closed {
-                    self.push_with_jitter();
+                    // After an outage many nodes have pending units.
+                    self.push_after(self.runtime.jitter(self.settings.push_jitter));
                 } else {
-                    self.schedule_push(); // no pending unit stays behind
+                    self.schedule_push(self.settings.push_delay); // no pending unit stays behind
                 }
             }
             RecoveryStep::Trust { missing } => {
@@ -132,7 +153,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     pub(crate) fn recover_soon(self: &Arc<Self>) {
-        if self.guard.is_open() || self.recovering.swap(true, Ordering::AcqRel) {
+        if self.is_open() || self.recovering.swap(true, Ordering::AcqRel) {
             return;
         }
         let shard = Arc::clone(self);
@@ -144,7 +165,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Restores this node's counts and waits until the other nodes have restored theirs.
     async fn recover(self: &Arc<Self>) {
-        while self.recovery_state.lock().is_recovering() && !self.guard.is_open() {
+        while self.recovery_state.lock().is_recovering() && !self.is_open() {
             self.ping().await;
             let unrestored = {
                 let state = self.recovery_state.lock();
@@ -154,7 +175,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             };
             if let Some((epoch, loss_count)) = unrestored
                 && let Some(counters) = self.restore_all().await
-                && self.guard.epoch().is_none_or(|now| now == epoch)
+                && self.epoch().is_none_or(|now| now == epoch)
             {
                 self.update_recovery_state(|state| state.mark_restored(epoch, loss_count));
                 if counters > 0 {
@@ -171,7 +192,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Merges the mirror and the open permits into the store. Returns the number of counters, or `None` if the store
     /// failed.
     async fn restore_all(&self) -> Option<usize> {
-        let all = self.states_to_restore();
+        let missing_counts = self.recovery_state.lock().missing_counts().clone();
+        let all = self.states_to_restore(&missing_counts, usize::MAX);
         for groups in by_hash_slot(&all).chunks(MAX_CONCURRENT_CALLS) {
             let restoring = groups.iter().map(|states| self.restore_hash_slot(states));
             let done = join_all(restoring).await;
@@ -186,33 +208,22 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let restores: Vec<Restore<'_>> =
                 chunk.iter().map(|(charge, state)| Restore { charge: charge.charge(), state: state.clone() }).collect();
             if let Err(error) = self.restore(&restores).await {
-                if !self.guard.is_record_error(&error) {
+                if !self.is_record_error(&error) {
                     return None;
                 }
                 // The record of one counter cannot be used: the others are restored without it.
                 for restore in restores.chunks(1) {
                     let alone = self.restore(restore).await;
-                    alone.or_else(|error| if self.guard.is_record_error(&error) { Ok(()) } else { Err(error) }).ok()?;
+                    alone.or_else(|error| if self.is_record_error(&error) { Ok(()) } else { Err(error) }).ok()?;
                 }
             }
         }
         Some(())
     }
 
-    /// Whether this node knows counts or permits that the store should hold and may lack.
-    fn has_any_to_restore(&self, missing_counts: &MissingCounts) -> bool {
-        let holds = |subject| self.guard.hash_slot(subject).is_some();
+    /// Up to `max` counters that the store should hold and may lack.
+    fn states_to_restore(&self, missing: &MissingCounts, max: usize) -> Vec<(HashSlot, (OwnedCharge, CounterState))> {
         let (at, now) = (self.store_time(), self.runtime.now());
-        let any_permits = || self.node_state.permits.any_own(holds, now);
-        let hash_slot_of = |subject| self.guard.hash_slot(subject);
-        let mirror = &self.node_state.mirror;
-        mirror.has_any_to_restore(hash_slot_of, missing_counts, at, now) || any_permits()
-    }
-
-    fn states_to_restore(&self) -> Vec<(HashSlot, (OwnedCharge, CounterState))> {
-        let hash_slot_of = |subject| self.guard.hash_slot(subject);
-        let (at, now) = (self.store_time(), self.runtime.now());
-        let missing_counts = self.recovery_state.lock().missing_counts().clone();
-        self.node_state.mirror.states_to_restore(hash_slot_of, &missing_counts, at, now)
+        self.node_state.mirror.states_to_restore(|subject| self.hash_slot(subject), missing, at, now, max)
     }
 }

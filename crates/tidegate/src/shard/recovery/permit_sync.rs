@@ -7,7 +7,7 @@ use tidegate_core::store::{Epoch, PermitReply, PermitRequest, Probe, Store, Stor
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::join::join_all;
+use crate::shard::call::deadline::join_all;
 use crate::shard::node::open_permits::PermitUpdate;
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, SharedShard};
 
@@ -16,7 +16,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// there: when it is back, all nodes first have time to sync theirs, or it would grant permits beyond the limit. For a
     /// node that ended without the store it is back when the node first trusts it.
     pub(crate) fn may_acquire(&self) -> bool {
-        let back = self.guard.closed_at().max(Nanos::new(self.reached_at.load(Ordering::Acquire)));
+        let back = self.calls.closed_at().max(Nanos::new(self.reached_at.load(Ordering::Acquire)));
         let waits = back > Nanos::ZERO && self.runtime.now().since(back) < self.settings.recovery_timeout;
         self.is_exact() && !waits
     }
@@ -50,8 +50,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Syncs the permits that the store does not know as they are, if there are any.
     pub(crate) fn sync_permits(self: &Arc<Self>) {
-        let holds = |subject| self.guard.hash_slot(subject).is_some();
-        let unsynced = self.node_state.permits.unsynced(holds, self.runtime.now());
+        let unsynced = self.node_state.permits.unsynced(|subject| self.holds(subject), self.runtime.now());
         if unsynced.is_empty() || !self.is_exact() || self.syncing_permits.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -64,8 +63,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Restores every permit that is open here; true if the store accepted all of them.
     pub(crate) async fn restore_permits(&self) -> bool {
-        let holds = |subject| self.guard.hash_slot(subject).is_some();
-        let open = self.node_state.permits.open_permits(holds, self.runtime.now());
+        let open = self.node_state.permits.open_permits(|subject| self.holds(subject), self.runtime.now());
         self.sync_each_permit(&open).await
     }
 

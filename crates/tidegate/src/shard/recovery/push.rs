@@ -1,7 +1,7 @@
 //! Pushes pending units to the store: paced, counters with the most units first.
 //!
-//! A push starts after a recovery (`push_then_trust`), after a late reply (`push_now`), and while the store replies
-//! (`schedule_push`, `push_with_jitter`). Invariant: one push at a time (`pushing`).
+//! A push starts after a recovery (`push_then_trust`), after a late reply and while the store replies
+//! (`schedule_push`), and when the breaker has closed (`push_after`). Invariant: one push at a time (`pushing`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,8 +10,9 @@ use tidegate_core::store::{ChargeSet, Probe, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
+use crate::shard::call::BACKGROUND_TIMEOUT;
+use crate::shard::call::deadline::join_all;
 use crate::shard::event::StoreEvent;
-use crate::shard::join::join_all;
 use crate::shard::node::write_back::{OutgoingCharge, PendingCause};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, ShardState, SharedShard, by_hash_slot};
 
@@ -26,27 +27,15 @@ enum PushResult {
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
-    /// Pushes pending units soon, if there are any and the store can be called.
-    pub(crate) fn schedule_push(self: &Arc<Self>) {
-        self.push_if_exact(self.settings.push_delay);
-    }
-
-    /// Pushes the units of a late reply at once.
-    pub(crate) fn push_now(self: &Arc<Self>) {
-        self.push_if_exact(Nanos::ZERO);
-    }
-
-    fn push_if_exact(self: &Arc<Self>, wait: Nanos) {
-        self.report_dropped();
-        if self.state() == ShardState::Exact {
-            self.push_after(wait);
-        }
-    }
-
-    fn report_dropped(&self) {
-        let units = self.node_state.local_fallback.write_back.take_dropped();
+    /// Pushes pending units after `wait`, if there are any and the store can be called. Those of a late reply are pushed
+    /// at once, others after `push_delay`.
+    pub(crate) fn schedule_push(self: &Arc<Self>, wait: Nanos) {
+        let units = self.node_state.write_back.take_dropped();
         if units > 0 {
             (self.watcher)(StoreEvent::PendingDropped { units });
+        }
+        if self.state() == ShardState::Exact {
+            self.push_after(wait);
         }
     }
 
@@ -75,13 +64,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         });
     }
 
-    /// Pushes after a random delay: after a recovery many nodes have pending units.
-    pub(crate) fn push_with_jitter(self: &Arc<Self>) {
-        self.push_after(self.runtime.jitter(self.settings.push_jitter));
-    }
-
-    fn push_after(self: &Arc<Self>, wait: Nanos) {
-        if self.node_state.local_fallback.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
+    /// Pushes after `wait`, if anything is pending and no push is running.
+    pub(super) fn push_after(self: &Arc<Self>, wait: Nanos) {
+        if self.node_state.write_back.is_empty() || self.pushing.swap(true, Ordering::AcqRel) {
             return;
         }
         let shard = Arc::clone(self);
@@ -100,14 +85,13 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     fn may_push(&self) -> bool {
-        self.recovery_state.lock().is_exact() && !self.guard.is_open()
+        self.recovery_state.lock().is_exact() && !self.is_open()
     }
 
     /// Pushes the present pending units, largest counters first, and starts no batch after `until`. False if there was
     /// nothing to push.
     async fn push_pending(self: &Arc<Self>, until: Nanos) -> bool {
-        let hash_slot_of = |subject| self.guard.hash_slot(subject);
-        let ready = self.node_state.local_fallback.write_back.list_ready(hash_slot_of, self.store_time());
+        let ready = self.node_state.write_back.list_ready(|subject| self.hash_slot(subject), self.store_time());
         for (i, batch) in ready.chunks(self.settings.push_batch).enumerate() {
             if i > 0 {
                 self.runtime.sleep(self.settings.push_pause).await;
@@ -137,7 +121,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     async fn push(self: &Arc<Self>, counters: &[u128]) -> bool {
         let now = self.store_time();
-        let begin = |counter: &u128| self.node_state.local_fallback.write_back.begin_push(*counter, now);
+        let begin = |counter: &u128| self.node_state.write_back.begin_push(*counter, now);
         let outgoing = counters.iter().filter_map(begin);
         // Durable charges may have to wait for an acknowledgement; the others must not wait with them.
         let (durable, plain): (Vec<OutgoingCharge>, Vec<OutgoingCharge>) =
@@ -170,15 +154,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     async fn push_once(self: &Arc<Self>, outgoing: &[OutgoingCharge]) -> PushResult {
         let set = ChargeSet::of(outgoing.iter().map(|item| item.charge.with_cost(item.cost)));
         let sent = self.sent_now();
-        let reply = self.guard.background(|store| store.force(&set)).await;
+        let reply = self.call(Nanos::MAX, BACKGROUND_TIMEOUT, |store| store.force(&set)).await;
         let pushed = match reply {
             Ok(outcome) => {
                 self.units_lost_on_restore(&set, &outcome, sent).map_or(PushResult::Failed, PushResult::Charged)
             }
-            Err(error) if self.guard.is_record_error(&error) => PushResult::Rejected,
+            Err(error) if self.is_record_error(&error) => PushResult::Rejected,
             Err(_) => PushResult::Failed,
         };
-        let (write_back, now) = (&self.node_state.local_fallback.write_back, self.store_time());
+        let (write_back, now) = (&self.node_state.write_back, self.store_time());
         for (i, item) in outgoing.iter().enumerate() {
             match &pushed {
                 PushResult::Charged(lost_units) => write_back.push_partly_lost(item.counter, lost_units[i], now),

@@ -14,35 +14,29 @@ mod outcome_merge;
 mod port;
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{ChargeSet, HashSlot, NodeId, Outcome, PermitRequest, RuleOptions, ShardId, Shards, Source};
-use tidegate_core::subject::{Fingerprint, RuleName};
+use tidegate_core::store::{ChargeSet, HashSlot, NodeId, Outcome, ShardId, Shards, Source};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use self::groups::LocationIndices;
 pub(crate) use self::observer::AggregateObserver;
 pub use self::observer::ShardObserver;
 use crate::runtime::Runtime;
-use crate::shard::call::failure_counts::FailureCounts;
 use crate::shard::event::Watcher;
 use crate::shard::node::NodeState;
-use crate::shard::node::local_admissions::{LocalAdmissions, PendingUnits};
 use crate::shard::recovery::clock_watch::ClockReading;
 use crate::shard::recovery::store_clock::StoreClock;
+use crate::shard::refund::{Readings, local_outcome};
 use crate::shard::settings::ResilienceSettings;
 use crate::shard::shared_shard::{ShardState, SharedShard};
 
-/// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.
-const MAX_RESTORED_TTL: Nanos = Nanos::from_secs(3_600);
-
 /// The shards of a store, each with its fallback. Clones share their state.
-pub struct ShardedStore<P: Shards, R>(Arc<ShardedStoreInner<P, R>>);
+pub struct ShardedStore<P: Shards, R>(pub(crate) Arc<ShardedStoreInner<P, R>>);
 
 impl<P: Shards, R> Clone for ShardedStore<P, R> {
     fn clone(&self) -> Self {
@@ -56,33 +50,24 @@ impl<P: Shards, R> fmt::Debug for ShardedStore<P, R> {
     }
 }
 
-struct ShardedStoreInner<P: Shards, R> {
+pub(crate) struct ShardedStoreInner<P: Shards, R> {
     shards: P,
     known: ArcSwap<Vec<KnownShard<P::Shard, R>>>,
     /// Decides for subjects that are in no shard. Created for the first of them.
     no_shard: ArcSwapOption<SharedShard<P::Shard, R>>,
     /// Held while shards are added or removed.
     refresh_lock: Mutex<()>,
-    node_state: Arc<NodeState>,
-    runtime: R,
+    pub(crate) node_state: Arc<NodeState>,
+    pub(crate) runtime: R,
     me: NodeId,
     /// The wall-clock time, for use while no shard has reported its time.
     clock: StoreClock,
-    settings: ResilienceSettings,
+    pub(crate) settings: ResilienceSettings,
     observer: Arc<dyn ShardObserver>,
 }
 
 /// A shard that was discovered.
-struct KnownShard<S, R> {
-    id: ShardId,
-    store: Arc<SharedShard<S, R>>,
-}
-
-impl<S, R> Clone for KnownShard<S, R> {
-    fn clone(&self) -> Self {
-        KnownShard { id: self.id, store: Arc::clone(&self.store) }
-    }
-}
+type KnownShard<S, R> = (ShardId, Arc<SharedShard<S, R>>);
 
 /// The location of counters that can be charged in one step: a hash slot of a shard.
 struct ShardLocation<S, R> {
@@ -121,64 +106,6 @@ impl<P: Shards + 'static, R: Runtime> ShardedStore<P, R> {
         runtime.spawn(run_refresh(Arc::downgrade(&inner), runtime.clone()));
         ShardedStore(inner)
     }
-
-    /// The members as last listed by any shard, to be saved for the next start.
-    pub fn members(&self) -> Vec<NodeId> {
-        self.0.members()
-    }
-
-    /// How often any shard failed, by kind.
-    pub fn failures(&self) -> &FailureCounts {
-        &self.0.settings.failures
-    }
-
-    /// What this node has admitted without the store.
-    pub(crate) fn local_admissions(&self) -> LocalAdmissions {
-        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
-        let admissions = self.0.node_state.local_admissions(self.0.store_time(), now, wall);
-        LocalAdmissions { without_store: !self.0.is_exact(), ..admissions }
-    }
-
-    /// How often `local_admissions` changed otherwise than by time.
-    pub(crate) fn admission_changes(&self) -> u64 {
-        2 * self.0.node_state.admission_changes() + u64::from(self.0.is_exact())
-    }
-
-    /// Restores what was admitted before a restart. Returns how many of the counters still have a rule.
-    pub(crate) fn restore_local_admissions(
-        &self,
-        admissions: &LocalAdmissions,
-        limit_of: impl Fn(&PendingUnits) -> Option<(Limit, RuleOptions)>,
-        options_of: impl Fn(&RuleName) -> RuleOptions,
-    ) -> usize {
-        let (now, wall) = (self.0.runtime.now(), self.0.runtime.wall());
-        let node_state = &self.0.node_state;
-        node_state.restarted_without_store.store(admissions.without_store, Ordering::Release);
-        for permit in &admissions.permits {
-            let request = PermitRequest {
-                subject: permit.subject,
-                rule: &permit.rule,
-                holder: permit.holder,
-                max_permits: u32::MAX,
-                ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
-                options: &options_of(&permit.rule),
-            };
-            node_state.permits.restore(&request, permit.sync, now);
-        }
-        let found = admissions.units.iter().filter_map(|saved| {
-            let (limit, options) = limit_of(saved)?;
-            node_state.restore_units(saved, &limit, options);
-            Some(())
-        });
-        found.count()
-    }
-
-    /// The offset between the clocks of this node and of a shard: that of the worst shard.
-    pub fn clock_reading(&self) -> Option<ClockReading> {
-        let known = self.0.known.load();
-        let readings = known.iter().filter_map(|shard| shard.store.clock_reading());
-        readings.max_by_key(|reading| (reading.level, reading.offset.nanos.unsigned_abs()))
-    }
 }
 
 /// Adds and removes shards until the store is dropped.
@@ -198,22 +125,20 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let known = self.known.load_full();
         let ids = self.shards.shard_ids();
         let (stay, gone): (Vec<_>, Vec<_>) =
-            known.iter().cloned().partition(|shard| ids.contains(&shard.id) || self.shards.shard(shard.id).is_some());
+            known.iter().cloned().partition(|(id, _)| ids.contains(id) || self.shards.shard(*id).is_some());
         // A new shard takes over from one that is gone: the old one's time is the best guess.
-        let time = gone.first().map_or_else(|| self.store_time(), |shard| shard.store.store_time());
-        let is_known = |id: &ShardId| stay.iter().any(|shard| shard.id == *id);
+        let time = gone.first().map_or_else(|| self.store_time(), |(_, shard)| shard.store_time());
+        let is_known = |id: &ShardId| stay.iter().any(|(known, _)| known == id);
         let new: Vec<KnownShard<P::Shard, R>> =
             ids.into_iter().filter(|id| !is_known(id)).filter_map(|id| self.add_shard(id, time)).collect();
         if new.is_empty() && gone.is_empty() {
             return;
         }
         // No new shard took over: the counters have moved to other shards. If the old one was down, they are lost.
-        if new.is_empty() && gone.iter().any(|shard| shard.store.state() != ShardState::Exact) {
-            stay.iter().for_each(|shard| shard.store.mark_counts_missing());
+        if new.is_empty() && gone.iter().any(|(_, shard)| shard.state() != ShardState::Exact) {
+            stay.iter().for_each(|(_, shard)| shard.mark_counts_missing());
         }
-        for shard in gone {
-            self.observer.removed(shard.id);
-        }
+        gone.iter().for_each(|(id, _)| self.observer.removed(*id));
         self.no_shard.store(None);
         self.known.store(Arc::new(stay.into_iter().chain(new).collect()));
     }
@@ -223,7 +148,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         self.observer.discovered(id);
         let observer = Arc::clone(&self.observer);
         let watcher: Watcher = Arc::new(move |event| observer.changed(id, event));
-        Some(KnownShard { id, store: self.new_shard(Some(store), time, watcher) })
+        Some((id, self.new_shard(Some(store), time, watcher)))
     }
 
     /// A new shard, or none. It starts with the members that the other shards know.
@@ -234,22 +159,21 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
     }
 
     /// Whether every known shard is trusted.
-    fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         let known = self.known.load();
-        !known.is_empty() && known.iter().all(|shard| shard.store.state() == ShardState::Exact)
+        !known.is_empty() && known.iter().all(|(_, shard)| shard.state() == ShardState::Exact)
     }
 
     /// The time of any shard, or the wall-clock time.
-    fn store_time(&self) -> Nanos {
+    pub(crate) fn store_time(&self) -> Nanos {
         let known = self.known.load();
-        let time = known.first().map(|shard| shard.store.store_time());
+        let time = known.first().map(|(_, shard)| shard.store_time());
         time.unwrap_or_else(|| self.clock.at(self.runtime.now()))
     }
 
     fn find_shard(&self, id: ShardId) -> Option<Arc<SharedShard<P::Shard, R>>> {
         let known = self.known.load();
-        let found = known.iter().find(|shard| shard.id == id);
-        found.map(|shard| Arc::clone(&shard.store))
+        known.iter().find(|(known, _)| *known == id).map(|(_, shard)| Arc::clone(shard))
     }
 
     fn locate(&self, subject: Fingerprint) -> ShardLocation<P::Shard, R> {
@@ -260,7 +184,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
             self.find_shard(shard)
         });
         let store = found.unwrap_or_else(|| self.no_shard());
-        ShardLocation { shard, hash_slot: store.guard.hash_slot(subject), store }
+        ShardLocation { shard, hash_slot: store.hash_slot(subject), store }
     }
 
     /// The locations of some subjects, and the index of each subject's location.
@@ -293,15 +217,14 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
 
     /// The outcome of an empty set: admitted.
     fn empty_outcome(&self) -> Outcome {
-        Outcome {
-            admitted: true,
-            readings: SmallVec::new(),
-            snapshots: Vec::new(),
-            at: self.store_time(),
-            source: Source::Exact,
-            degraded: None,
-            clock_stepped: false,
-        }
+        local_outcome(true, Readings::new(), self.store_time(), Source::Exact)
+    }
+
+    /// The offset between the clocks of this node and of a shard: that of the worst shard.
+    pub(crate) fn clock_reading(&self) -> Option<ClockReading> {
+        let known = self.known.load();
+        let readings = known.iter().filter_map(|(_, shard)| shard.clock_reading());
+        readings.max_by_key(|reading| (reading.level, reading.offset.nanos.unsigned_abs()))
     }
 
     /// Decides for subjects that are in no shard.
@@ -315,9 +238,9 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
     }
 
     /// The longest list of members that a shard knows, or the configured one.
-    fn members(&self) -> Vec<NodeId> {
+    pub(crate) fn members(&self) -> Vec<NodeId> {
         let known = self.known.load();
-        let lists = known.iter().map(|shard| shard.store.members());
+        let lists = known.iter().map(|(_, shard)| shard.members());
         let longest = lists.max_by_key(Vec::len);
         longest.unwrap_or_else(|| self.settings.members.clone())
     }

@@ -8,9 +8,8 @@ use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Shards, Store};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::Runtime;
-use crate::shard::call::deadline::{Budgets, max_wait_of};
+use crate::shard::call::deadline::{join_all, max_wait_of};
 use crate::shard::decisions::ShardDecision;
-use crate::shard::join::join_all;
 use crate::shard::refund::ChargeKind;
 use crate::shard::routing::groups::{ChargeGroup, ChargeSteps, LocationIndices, by_location};
 use crate::shard::routing::outcome_merge::OutcomeMerge;
@@ -93,8 +92,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
 
     /// How long a decision may take.
     pub(crate) fn budget_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
-        let budgets = Budgets::of(&self.settings);
-        budgets.of_sets(&[set], kind).min(max_wait_of(&[set]))
+        self.settings.budget_of(&[set], kind).min(max_wait_of(&[set]))
     }
 }
 
@@ -112,7 +110,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
     /// Charges one step; true if it admits.
     async fn charge(&mut self, group: &'t ChargeGroup<'a>) -> bool {
         let store = &self.locations[group.location].store;
-        let epoch = store.guard.epoch();
+        let epoch = store.epoch();
         let decided = store.charge(self.until, &group.set, self.kind).await;
         self.merge.add(group, &decided.outcome);
         let admitted = decided.outcome.admitted;

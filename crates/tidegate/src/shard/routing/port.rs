@@ -12,7 +12,7 @@ use tidegate_core::units::Nanos;
 
 use crate::ahead::BackingStore;
 use crate::runtime::{Runtime, mix};
-use crate::shard::join::join_all;
+use crate::shard::call::deadline::join_all;
 use crate::shard::refund::ChargeKind;
 use crate::shard::routing::groups::{ChargeGroup, by_location};
 use crate::shard::routing::outcome_merge::OutcomeMerge;
@@ -33,7 +33,7 @@ impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
 
     /// The number of nodes to assume: those listed, or the configured number if that is larger.
     fn nodes(&self) -> u64 {
-        let listed = self.members().len() as u64;
+        let listed = self.0.members().len() as u64;
         let expected = self.0.settings.nodes.map_or(0, u64::from);
         match listed.max(expected) {
             0 => u64::from(DEFAULT_NODES),
