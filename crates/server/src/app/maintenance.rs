@@ -20,8 +20,7 @@ pub(super) async fn run_maintenance(decider: Arc<Decider>) {
             decider.report_unmatched();
         }
         let store = decider.limiter.store();
-        store.log_durability(&mut unacknowledged);
-        store.report_health();
+        store.report_health(&mut unacknowledged);
         store.report_overflow(&mut overflowed);
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Counter, Metrics};
+use tidegate::resilience::ResilienceSettings;
 use tidegate::runtime::TokioRuntime;
-use tidegate::{Limiter, Secret, resilience};
+use tidegate::{Limiter, Secret};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -28,12 +29,9 @@ use crate::logging::decision_ids::DecisionIds;
 use crate::net::shutdown_phase::ShutdownHandle;
 use crate::net::tls::ListenerTls;
 use crate::policy::watcher::{self, PolicyWatcher};
-use crate::state::any_store::{
-    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases, wait_until_exact,
-};
+use crate::state::any_store::AnyStore;
 use crate::state::data_dir;
-use crate::state::node_identity::NodeIdentity;
-use crate::state::secret_file;
+use crate::state::node_identity::{NodeIdentity, write_pending};
 
 /// The time that the last settlements may take when the service ends.
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -81,7 +79,7 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     }
     let token_file = settings.admin_token_file.as_deref();
     let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
-    let access = access.map_err(|error| ServeError::Config(error.to_string()))?;
+    let access = access.map_err(ServeError::Config)?;
     let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
     let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
@@ -103,14 +101,13 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     };
     let outcome =
         run_until_shutdown(signals, drain, idle, settings.drain_delay, settings.shutdown_timeout, reload).await;
-    if outcome != ShutdownOutcome::Forced {
-        return_leases(&decider.limiter).await;
-    }
-    if let Some(file) = pending
-        && let Err(error) = file.write(&any_store::local_admissions(&decider.limiter))
+    if let Some(shared) = decider.limiter.store().shared()
+        && outcome != ShutdownOutcome::Forced
     {
-        let path = file.path().display();
-        warn!(%path, %error, "pending charges cannot be written");
+        shared.return_leases().await;
+    }
+    if let Some(file) = pending {
+        write_pending(&decider.limiter, &file);
     }
     decider.log_missed_denials();
     if outcome != ShutdownOutcome::Forced {
@@ -155,7 +152,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
 /// The secret from `--secret-file`, or from the data directory, if there is one.
 fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     let read = match (&settings.secret_file, &settings.data_dir, &settings.store) {
-        (Some(file), ..) => secret_file::read(file).map(Some),
+        (Some(file), ..) => data_dir::read_secret_file(file).map(Some),
         (None, Some(folder), StoreChoice::Memory) => data_dir::load_or_create_secret(folder).map(Some),
         _ => Ok(None),
     };
@@ -178,34 +175,33 @@ async fn join_store(
     folder: Option<&Path>,
     required: bool,
 ) -> Result<(), ServeError> {
+    let Some(shared) = decider.limiter.store().shared() else {
+        return Ok(());
+    };
     let (joining, folder) = (Arc::clone(decider), folder.map(Path::to_owned));
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
-        let secret = join(&joining.limiter, own.as_ref(), known.as_ref()).await;
+        let limiter = &joining.limiter;
+        let Some(shared) = limiter.store().shared() else { return };
+        let secret = shared.join(limiter, own.as_ref(), known.as_ref()).await;
         let _receiver_may_be_gone = done.send(());
-        if let Some(secret) = secret {
-            if let (None, Some(folder)) = (&own, folder)
-                && let Err(error) = data_dir::save_store_secret(&folder, &secret)
-            {
-                warn!("{error}");
-            }
-            maintain_secret(&joining.limiter, secret, own.is_some()).await;
+        if let (None, Some(folder)) = (&own, folder)
+            && let Err(error) = data_dir::save_store_secret(&folder, &secret)
+        {
+            warn!("{error}");
         }
+        shared.maintain_secret(limiter, secret, own.is_some()).await;
     });
-    let joined = async {
-        let _joined_or_failed = joined.await;
-    };
-    let exact = wait_until_exact(&decider.limiter);
+    let exact = shared.wait_until_exact();
     let is_exact = if required {
         let joined = timeout(REQUIRED_JOIN_TIMEOUT, joined).await;
-        joined.map_err(|_| ServeError::NoStore(join_failure_reason(&decider.limiter)))?;
+        let _joined_or_failed = joined.map_err(|_| ServeError::NoStore(shared.join_failure_reason()))?;
         timeout(JOIN_TIMEOUT, exact).await.is_ok()
     } else {
-        let both = async { (joined.await, exact.await) };
-        timeout(JOIN_TIMEOUT, both).await.is_ok()
+        timeout(JOIN_TIMEOUT, async { (joined.await, exact.await) }).await.is_ok()
     };
     if !is_exact {
-        log_not_joined(&decider.limiter);
+        shared.log_not_joined();
     }
     Ok(())
 }
@@ -217,13 +213,10 @@ pub(crate) fn build_decider(
     identity: &NodeIdentity,
     drain: &ShutdownHandle,
 ) -> Result<Decider, ServeError> {
-    let secret = match own {
-        // Until the store is joined, use the secret that it had last.
-        None => match identity.store_secret() {
-            Some(known) => known.clone(),
-            None => Secret::random().map_err(no_randomness)?,
-        },
-        Some(own) => own.clone(),
+    // Until the store is joined, use the secret that it had last.
+    let secret = match own.or(identity.store_secret()) {
+        Some(known) => known.clone(),
+        None => Secret::random().map_err(no_randomness)?,
     };
     let policy = watcher::initial_policy(&settings.rules, settings.parse_options()).map_err(ServeError::Config)?;
     let first_config = FirstConfig::new(&settings.rules, policy.is_configured());
@@ -232,23 +225,19 @@ pub(crate) fn build_decider(
     let store = match &settings.store {
         StoreChoice::Memory => match &settings.data_dir {
             None => AnyStore::in_memory(clock, settings.memory_cap.0),
-            Some(folder) => {
-                let cap = settings.memory_cap.0;
-                let opened = AnyStore::on_disk(clock, cap, folder, &secret, &policy.rules);
-                opened.map_err(|error| ServeError::Config(error.to_string()))?
-            }
+            Some(folder) => AnyStore::on_disk(clock, settings.memory_cap.0, folder, &secret, &policy.rules)
+                .map_err(|error| ServeError::Config(error.to_string()))?,
         },
         StoreChoice::Redis(url) => {
-            let own = resilience::ResilienceSettings {
+            let own = ResilienceSettings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
                 clock_tolerance: settings.clock,
                 me: Some(identity.id()),
                 members: identity.last_nodes(),
-                ..resilience::ResilienceSettings::default()
+                ..ResilienceSettings::default()
             };
-            let shared = AnyStore::shared(url.expose(), own);
-            shared.map_err(|error| ServeError::Config(error.to_string()))?
+            AnyStore::shared_at(url.expose(), own).map_err(ServeError::Config)?
         }
     };
     let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);

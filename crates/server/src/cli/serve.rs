@@ -5,7 +5,7 @@ use tracing::error;
 use super::{Exit, ServeArgs, print_error};
 use crate::app::shutdown::ShutdownOutcome;
 use crate::app::start::{ServeError, serve};
-use crate::config::envoy_compat::{AdminToken, EnvoyCompat, HeaderOverride};
+use crate::config::envoy_compat::EnvoyCompat;
 use crate::config::{ConfigError, ServerSettings, SettingsLayer};
 use crate::logging::{init, writer};
 
@@ -65,13 +65,9 @@ fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), Co
     if !layer.envoy_compat.unwrap_or(false) {
         return Ok((layer.resolve()?, None));
     }
-    let token = AdminToken::of(layer.admin_token_file.as_deref());
-    let compat = EnvoyCompat::read(&|name| std::env::var(name).ok(), token)?;
-    let headers = match layer.envoy_headers {
-        Some(_) => HeaderOverride::Set,
-        None => HeaderOverride::Unset,
-    };
+    let compat = EnvoyCompat::read(&|name| std::env::var(name).ok(), layer.admin_token_file.as_deref())?;
+    let own_headers = layer.envoy_headers;
     let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
-    compat.apply(headers, &mut settings);
+    compat.apply(own_headers, &mut settings);
     Ok((settings, Some(compat)))
 }

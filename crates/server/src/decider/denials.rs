@@ -156,24 +156,11 @@ impl Decider {
         let source = decision.source().name();
         let ip = request.ip.map(|ip| ip.to_string());
         let (method, path) = (text("method"), text("path"));
-        match denial.kind {
-            DenialKind::Enforced => {
-                let retry_after_ms = retry_ms(decision);
-                info!(id, rule, edge, source, subject, subject_id, ip, method, path, retry_after_ms, "denied");
-            }
-            DenialKind::Shadow => info!(
-                id,
-                rule,
-                edge,
-                source,
-                subject,
-                subject_id,
-                ip,
-                method,
-                path,
-                "would be denied, but the rule is in shadow mode"
-            ),
-        }
+        let (retry_after_ms, message) = match denial.kind {
+            DenialKind::Enforced => (retry_ms(decision), "denied"),
+            DenialKind::Shadow => (None, "would be denied, but the rule is in shadow mode"),
+        };
+        info!(id, rule, edge, source, subject, subject_id, ip, method, path, retry_after_ms, "{message}");
     }
 
     /// Logs the denial of a permit.

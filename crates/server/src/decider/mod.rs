@@ -40,8 +40,8 @@ use crate::logging::decision_ids::{DecisionId, DecisionIds};
 use crate::logging::writer;
 use crate::net::shutdown_phase::ShutdownPhase;
 use crate::state::any_store::{AnyStore, ServerLimiter};
-use crate::state::store_error_log::log_store_error;
 
+use self::error::log_store_error;
 pub(crate) use crate::state::any_store::StoreCondition;
 pub(crate) use denials::listed_subject;
 pub(crate) use error::{DecideError, InputError};

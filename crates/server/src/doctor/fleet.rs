@@ -8,7 +8,7 @@ use tidegate_core::units::Nanos;
 
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, SilentServer, unless_silent};
-use crate::state::secret_file;
+use crate::state::data_dir;
 
 /// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
@@ -30,7 +30,7 @@ pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFind
 
 /// Compares the secret in the store with the one in `file`. A bad file is a finding too.
 pub(super) async fn secret(connection: &AdminConnection, file: Option<&Path>) -> Result<DoctorFinding, SilentServer> {
-    let own = match file.map(secret_file::read).transpose() {
+    let own = match file.map(data_dir::read_secret_file).transpose() {
         Ok(own) => own,
         Err(reason) => {
             return Ok(DoctorFinding::fail("secret", reason, "correct --secret-file"));

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -32,17 +32,6 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the files are checked.
 const FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Certificates that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsFilesError {
-    /// A file is missing or invalid.
-    #[error("{}: {reason}", file.display())]
-    File { file: PathBuf, reason: String },
-    /// Each file is valid, but they do not match.
-    #[error("the certificate in {} cannot be used: {reason}", file.display())]
-    Mismatch { file: PathBuf, reason: String },
-}
-
 /// The TLS configuration in use.
 pub(crate) struct ListenerTls {
     files: ListenerTlsFiles,
@@ -53,15 +42,12 @@ pub(crate) struct ListenerTls {
 }
 
 impl ListenerTls {
-    pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, TlsFilesError> {
+    /// The configuration in `files`, or why they cannot be used.
+    pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, String> {
         let first_stamps = files.stamps();
         let config = files.read()?;
-        Ok(ListenerTls {
-            files,
-            first_stamps,
-            config: ArcSwap::from_pointee(config),
-            unknown_name_log: RateLimitedLog::new(),
-        })
+        let config = ArcSwap::from_pointee(config);
+        Ok(ListenerTls { files, first_stamps, config, unknown_name_log: RateLimitedLog::new() })
     }
 
     /// Performs the TLS handshake.
@@ -130,14 +116,13 @@ impl ListenerTlsFiles {
         [stamp(&self.certificate), stamp(&self.key), authorities.and_then(stamp)]
     }
 
-    fn read(&self) -> Result<ServerConfig, TlsFilesError> {
+    fn read(&self) -> Result<ServerConfig, String> {
         let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
-        let mismatch = |error: rustls::Error| TlsFilesError::Mismatch {
-            file: self.certificate.clone(),
-            reason: error.to_string(),
-        };
-        let provider = provider();
+        let file = self.certificate.display();
+        let mismatch = |error: rustls::Error| format!("the certificate in {file} cannot be used: {error}");
+        // ring, as for connections to a store.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?;
@@ -154,7 +139,7 @@ impl ListenerTlsFiles {
         &self,
         file: &Path,
         provider: Arc<CryptoProvider>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, TlsFilesError> {
+    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
         for authority in certificates(file)? {
             roots.add(authority).map_err(|error| bad_file(file, &error))?;
@@ -171,7 +156,7 @@ impl ListenerTlsFiles {
 }
 
 /// Reads a file with at least one certificate.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| bad_file(file, &error))?;
     if read.is_empty() {
@@ -180,13 +165,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesErr
     Ok(read)
 }
 
-fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
-    TlsFilesError::File { file: file.to_owned(), reason: reason.to_string() }
-}
-
-/// ring, as for connections to a store.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> String {
+    format!("{}: {reason}", file.display())
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 //! self as another node. A lock allows only one process per folder, because two processes would be one node with
 //! two shares. The file is read once at the start and written outside of decisions.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::store::NodeId;
+
+use crate::state::data_dir::{self, FileSync};
 
 /// The first line: file type and format version.
 const TITLE: &str = "tidegate roster 1";
@@ -39,11 +41,6 @@ pub(crate) enum MembershipFileError {
     #[error("no randomness for the id of this node: {0}")]
     NoRandomness(getrandom::Error),
 }
-
-/// The text is not a list of nodes.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of nodes; it is written anew")]
-pub(crate) struct MembershipParseError;
 
 impl MembershipList {
     /// The list of `nodes` as `own_id` knows it.
@@ -103,22 +100,11 @@ impl MembershipFile {
 
     /// The stored list, if there is one.
     pub(crate) fn read(&self) -> io::Result<Option<MembershipList>> {
-        let text = match fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read?,
-        };
-        let text = str::from_utf8(&text).ok();
-        let membership = text.and_then(MembershipList::parse);
-        membership.map(Some).ok_or_else(|| io::Error::other(MembershipParseError))
+        data_dir::read_parsed(&self.path, MembershipList::parse, "not a list of nodes; it is written anew")
     }
 
-    /// Replaces the file. A concurrent reader sees the old list or the new one, each complete.
     pub(crate) fn write(&self, membership: &MembershipList) -> io::Result<()> {
-        let next = self.path.with_extension("next");
-        let mut file = File::create(&next)?;
-        file.write_all(membership.to_text().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(next, &self.path)
+        data_dir::replace(&self.path, &membership.to_text(), FileSync::Full)
     }
 }
 

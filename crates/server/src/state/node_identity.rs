@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Limiter, Secret};
+use tidegate::Secret;
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
 use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::state::any_store::{self, AnyStore, ServerLimiter};
+use crate::state::any_store::ServerLimiter;
 use crate::state::data_dir;
 use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
 use crate::state::pending_file::PendingFile;
@@ -77,12 +77,12 @@ impl NodeIdentity {
 
     /// Restores what this node had admitted without the store when it ended. A file that cannot be read is a warning
     /// and counts as none.
-    pub(crate) fn restore_local_admissions(&self, limiter: &Limiter<AnyStore>) {
-        let Some(file) = &self.pending_file else {
+    pub(crate) fn restore_local_admissions(&self, limiter: &ServerLimiter) {
+        let (Some(file), Some(shared)) = (&self.pending_file, limiter.store().shared()) else {
             return;
         };
         match file.read() {
-            Ok(admissions) => any_store::restore_local_admissions(limiter, &admissions),
+            Ok(admissions) => shared.restore_local_admissions(limiter, &admissions),
             Err(error) => {
                 let path = file.path().display();
                 warn!(%path, %error, "the pending charges from before cannot be read");
@@ -98,14 +98,10 @@ impl NodeIdentity {
 
     /// Starts the tasks that write the list of nodes and pending charges from now on.
     pub(crate) fn spawn_persistence(self, limiter: &Arc<ServerLimiter>) {
-        let Some(file) = self.membership_file else {
-            return;
-        };
-        if let Some(pending) = self.pending_file {
+        if let (Some(file), Some(pending)) = (self.membership_file, self.pending_file) {
             tokio::spawn(persist_pending(Arc::clone(limiter), pending));
+            tokio::spawn(persist_membership(Arc::clone(limiter), self.id, self.last_membership, Arc::new(file)));
         }
-        let limiter = Arc::clone(limiter);
-        tokio::spawn(persist_membership(limiter, self.id, self.last_membership, Arc::new(file)));
     }
 }
 
@@ -120,19 +116,32 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
+/// Writes what this node has admitted without the store, when it ends.
+pub(crate) fn write_pending(limiter: &ServerLimiter, file: &PendingFile) {
+    if let Some(shared) = limiter.store().shared()
+        && let Err(error) = file.write(&shared.store.local_admissions())
+    {
+        let path = file.path().display();
+        warn!(%path, %error, "pending charges cannot be written");
+    }
+}
+
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
 /// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
 /// thread does not count: on a busy machine it takes longer than the writing.
 async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<PendingFile>) {
+    let Some(shared) = limiter.store().shared() else {
+        return;
+    };
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
     loop {
         let began = Instant::now();
         // Read before the list, so that a later change is written next time.
-        let changes = any_store::admission_changes(&limiter);
+        let changes = shared.store.admission_changes();
         let mut took = Duration::ZERO;
         if written != Some(changes) {
-            let (writing, admissions) = (Arc::clone(&file), any_store::local_admissions(&limiter));
+            let (writing, admissions) = (Arc::clone(&file), shared.store.local_admissions());
             took = began.elapsed();
             let write = move || {
                 let began = Instant::now();
@@ -165,10 +174,13 @@ async fn persist_membership(
     mut last_written: Option<MembershipList>,
     file: Arc<MembershipFile>,
 ) {
+    let Some(shared) = limiter.store().shared() else {
+        return;
+    };
     let mut tick = tokio::time::interval(MEMBERSHIP_POLL_INTERVAL);
     loop {
         tick.tick().await;
-        let nodes = any_store::membership(&limiter);
+        let nodes = shared.store.members();
         let now = MembershipList::new(id, &nodes);
         if nodes.is_empty() || last_written.as_ref() == Some(&now) {
             continue;

@@ -4,7 +4,7 @@
 //! unhealthy while the process shuts down or waits for its configuration.
 
 use super::error::EnvoyError;
-use crate::protobuf::{ProtobufFields, ProtobufWriter};
+use crate::protobuf::{ProtobufFields, ProtobufWriter, for_each_field};
 
 const SERVING: u64 = 1;
 const NOT_SERVING: u64 = 2;
@@ -12,12 +12,7 @@ const NOT_SERVING: u64 = 2;
 /// Handles a `HealthCheckRequest` and writes the response to `out`.
 pub(super) fn check(message: &[u8], healthy: bool, out: &mut Vec<u8>) -> Result<(), EnvoyError> {
     let mut service = "";
-    for field in ProtobufFields::of(message) {
-        let field = field?;
-        if field.number == 1 {
-            service = field.text()?;
-        }
-    }
+    for_each_field!(ProtobufFields::of(message), field: { 1 => service = field.text()?, });
     let status = match (service, healthy) {
         ("", _) | ("ratelimit", true) => SERVING,
         ("ratelimit", false) => NOT_SERVING,

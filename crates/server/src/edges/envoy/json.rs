@@ -173,6 +173,4 @@ fn number_u32(value: &Value) -> Result<u32, EnvoyError> {
 }
 
 #[cfg(test)]
-mod mutations;
-#[cfg(test)]
 mod tests;

@@ -29,22 +29,6 @@ const HEALTH: &str = "/grpc.health.v1.Health/Check";
 /// The size of most responses: one status and five headers.
 const USUAL_RESPONSE_BYTES: usize = 384;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum GrpcMethod {
-    ShouldRateLimit,
-    Health,
-}
-
-impl GrpcMethod {
-    fn of(path: &str) -> Option<Self> {
-        match path {
-            SHOULD_RATE_LIMIT => Some(GrpcMethod::ShouldRateLimit),
-            HEALTH => Some(GrpcMethod::Health),
-            _ => None,
-        }
-    }
-}
-
 /// The edge, for gRPC and for `/json`.
 pub(crate) struct EnvoyEdge {
     pub(super) decider: Arc<Decider>,
@@ -66,13 +50,13 @@ impl HttpHandler for EnvoyListener {
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
-        let method = GrpcMethod::of(parts.uri.path());
+        let method = [SHOULD_RATE_LIMIT, HEALTH].into_iter().find(|known| *known == parts.uri.path());
         let wait = CallerDeadline::of(&parts.headers, edge.options.default_wait);
         // The head is not held while a body is awaited.
         drop(parts);
         let result = match method {
-            Some(GrpcMethod::ShouldRateLimit) => edge.should_rate_limit(wait, body).await,
-            Some(GrpcMethod::Health) => edge.check_health(body).await.map(|out| (200, out)),
+            Some(SHOULD_RATE_LIMIT) => edge.should_rate_limit(wait, body).await,
+            Some(_) => edge.check_health(body).await.map(|out| (200, out)),
             None => Err(EnvoyError::UnknownMethod),
         };
         match result {
