@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::observe::process;
+use tidegate::observe::{Metrics, process};
 use tidegate_rules::request::Edge;
 use tracing::info;
 
@@ -97,38 +97,31 @@ fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, drain: &'s Shut
     let public = PublicListener::new(&decider, &envoy);
     let resp = RespListener::new(Arc::clone(&decider), password, settings.capabilities().precision);
     tls.iter().for_each(ListenerTls::watch_files);
-    let row = Row { decider, drain };
+    let shared = (&decider.metrics, drain);
     vec![
-        row.of("http", &settings.http, public, limits, None),
-        row.of("grpc", &settings.grpc, EnvoyListener(envoy), aged, tls),
-        row.of("resp", &settings.resp, resp, limits, None),
-        row.of("admin", &settings.admin, admin, small, None),
-        row.of("metrics", &settings.metrics, scraped, small, None),
+        row(shared, "http", &settings.http, public, limits, None),
+        row(shared, "grpc", &settings.grpc, EnvoyListener(envoy), aged, tls),
+        row(shared, "resp", &settings.resp, resp, limits, None),
+        row(shared, "admin", &settings.admin, admin, small, None),
+        row(shared, "metrics", &settings.metrics, scraped, small, None),
     ]
 }
 
-/// What all rows have in common.
-struct Row<'s> {
-    decider: Arc<Decider>,
-    drain: &'s ShutdownHandle,
-}
-
-impl<'s> Row<'s> {
-    fn of(
-        &self,
-        edge: &'static str,
-        address: &'s ListenAddress,
-        handler: impl ConnectionHandler,
-        limits: ListenerLimits,
-        tls: Option<Arc<ListenerTls>>,
-    ) -> ListenerRow<'s> {
-        let (metrics, drain) = (Arc::clone(&self.decider.metrics), self.drain);
-        let serve = move |listener: Listener| {
-            let shutdown = ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
-            tokio::spawn(listener.serve(handler, limits, shutdown, metrics, tls));
-        };
-        ListenerRow { edge, address, serve: Box::new(serve) }
-    }
+/// A row. All rows share the metrics and the shutdown.
+fn row<'s>(
+    (metrics, drain): (&Arc<Metrics>, &'s ShutdownHandle),
+    edge: &'static str,
+    address: &'s ListenAddress,
+    handler: impl ConnectionHandler,
+    limits: ListenerLimits,
+    tls: Option<Arc<ListenerTls>>,
+) -> ListenerRow<'s> {
+    let metrics = Arc::clone(metrics);
+    let serve = move |listener: Listener| {
+        let shutdown = ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
+        tokio::spawn(listener.serve(handler, limits, shutdown, metrics, tls));
+    };
+    ListenerRow { edge, address, serve: Box::new(serve) }
 }
 
 /// The edges whose listeners are enabled.

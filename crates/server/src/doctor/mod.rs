@@ -142,35 +142,43 @@ async fn examine_server(
     announce: &impl Fn(&str),
 ) -> Result<(), SilentServer> {
     let info = ServerInfo::read(connection).await?;
-    report(server::version(&info));
+    let of_info = |check, what, judge: &dyn Fn(&ServerInfo) -> DoctorFinding| {
+        DoctorFinding::of_probe(check, &info, (what, "+info"), judge)
+    };
+    report(of_info("version", "the version", &server::version));
     let topology = match connection.tag() {
         Some(_) => ServerTopology::ClusterMember,
         None => ServerTopology::Standalone,
     };
-    if let (ServerTopology::Standalone, Some(wrong)) = (topology, persistence::cluster_member_alone(&info)) {
+    if let (ServerTopology::Standalone, Ok(info)) = (topology, &info)
+        && let Some(wrong) = persistence::cluster_member_alone(info)
+    {
         report(wrong);
         return Ok(());
     }
     let pings = announce_if_slow("the round trip", announce, server::pings(connection)).await?;
     report(server::round_trip(pings, options.budget));
     let reading = announce_if_slow("the clock", announce, server::clock_exchanges(connection, options.clock)).await?;
-    report(server::clock(&reading));
-    report(persistence::eviction(&info));
+    report(DoctorFinding::of_probe("clock", &reading, ("the server's clock", "+time"), server::clock));
+    report(of_info("eviction", "the eviction policy", &persistence::eviction));
     let prefix = prefix(connection.tag());
     let trials = announce_if_slow("permissions", announce, permissions::try_commands(connection, &prefix)).await?;
     report(permissions::permissions(&trials));
     let self_test = announce_if_slow("scripts", announce, scripts::self_test(connection, &prefix)).await?;
     report(scripts::scripts(&self_test, &info));
     let saving = persistence::persistence_settings(connection).await?;
-    report(persistence::persistence(&info, &saving));
-    report(persistence::replication(&info, topology));
+    report(of_info("persistence", "what is saved", &|info| persistence::persistence(info, &saving)));
+    report(of_info("replication", "replication", &|info| persistence::replication(info, topology)));
     if let ServerTopology::ClusterMember = topology {
         report(cluster::full_coverage(connection).await?);
     }
     let keys = announce_if_slow("keys", announce, keys::sample_keys(connection)).await?;
-    report(keys::expiry(&keys));
-    report(keys::memory(&keys, &info, connection.database()));
-    report(fleet::nodes(&unless_silent(connection.nodes().await)?));
+    let hidden = ("whether every counter will expire", "+scan +ttl");
+    report(DoctorFinding::of_probe("expiry", &keys, hidden, keys::expiry));
+    let memory = |keys: &_| keys::memory(keys, &info, connection.database());
+    report(DoctorFinding::of_probe("memory", &keys, ("the memory of our keys", "+scan"), memory));
+    let nodes = unless_silent(connection.nodes().await)?;
+    report(DoctorFinding::of_probe("nodes", &nodes, ("the registered nodes", "+hgetall +time"), fleet::nodes));
     if connection.has_secret() {
         report(fleet::secret(connection, options.secret_file.as_deref()).await?);
     }

@@ -4,8 +4,9 @@
 //! whether the loss was intended.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidegate::clock::Clock;
 use tidegate::identity::keys::{Digest, KeyOwner, KeyTable};
 use tidegate_core::units::Nanos;
@@ -21,13 +22,8 @@ use crate::decider::listed_subject;
 /// rate in its list.
 #[derive(Default)]
 pub(super) struct ReloadWarnings {
-    previous: Mutex<Option<PolicyInForce>>,
-}
-
-/// The rules and keys that were in force last.
-struct PolicyInForce {
-    rules: Arc<RuleSet>,
-    keys: Option<Arc<KeyTable>>,
+    /// The rules and keys that were in force last.
+    previous: Mutex<Option<(Arc<RuleSet>, Option<Arc<KeyTable>>)>>,
 }
 
 impl ReloadWarnings {
@@ -37,17 +33,16 @@ impl ReloadWarnings {
     pub(super) fn warn(&self, decider: &Decider) {
         let policy = decider.limiter.policy().get();
         let (rules, keys) = (&policy.rules, policy.keys.as_deref());
-        let now_in_force = PolicyInForce { rules: Arc::clone(rules), keys: policy.keys.clone() };
-        let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(before) = previous.replace(now_in_force) else {
+        let mut previous = self.previous.lock();
+        let Some((rules_before, keys_before)) = previous.replace((Arc::clone(rules), policy.keys.clone())) else {
             return;
         };
         let now = decider.clock.now();
-        if !Arc::ptr_eq(&before.rules, rules) {
-            warn_of_lost_limits(&before.rules, rules);
-            warn_of_lifted_blocks(&before.rules, rules, now, decider.log_subjects);
+        if !Arc::ptr_eq(&rules_before, rules) {
+            warn_of_lost_limits(&rules_before, rules);
+            warn_of_lifted_blocks(&rules_before, rules, now, decider.log_subjects);
         }
-        if let Some(before) = before.keys
+        if let Some(before) = keys_before
             && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))
         {
             warn_of_unblocked_keys(rules, &before, keys, now);
