@@ -16,7 +16,6 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::listeners::{self, ListenerParts, enabled_edges};
-use super::maintenance::run_maintenance;
 use super::shutdown::{ShutdownOutcome, Signals, run_until_shutdown};
 use super::warnings;
 use crate::config::store_choice::StoreChoice;
@@ -41,6 +40,10 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same with `--require-store`: the store may be starting too.
 const REQUIRED_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// In maintenance ticks: rules that no request matches are looked for every five seconds.
+const UNMATCHED_CHECK_TICKS: u64 = 50;
+
 /// Why the service does not run.
 pub(crate) enum ServeError {
     /// The settings cannot be used.
@@ -64,9 +67,9 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let decider = Arc::new(build_decider(&settings, own.as_ref(), &identity, &drain)?);
     identity.restore_local_admissions(&decider.limiter);
-    let pending = identity.pending_file();
+    let pending = identity.pending_file.clone();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
-    let known = identity.store_secret().cloned();
+    let known = identity.store_secret.clone();
     join_store(&decider, (own, known), secret_folder, settings.require_store).await?;
     identity.spawn_persistence(&decider.limiter);
     let watcher = PolicyWatcher::start(&decider, &settings.rules).map_err(system)?;
@@ -214,7 +217,7 @@ pub(crate) fn build_decider(
     drain: &ShutdownHandle,
 ) -> Result<Decider, ServeError> {
     // Until the store is joined, use the secret that it had last.
-    let secret = match own.or(identity.store_secret()) {
+    let secret = match own.or(identity.store_secret.as_ref()) {
         Some(known) => known.clone(),
         None => Secret::random().map_err(no_randomness)?,
     };
@@ -233,7 +236,7 @@ pub(crate) fn build_decider(
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
                 clock_tolerance: settings.clock,
-                me: Some(identity.id()),
+                me: Some(identity.id),
                 members: identity.last_nodes(),
                 ..ResilienceSettings::default()
             };
@@ -270,4 +273,20 @@ pub(crate) fn build_decider(
 
 fn no_randomness(error: getrandom::Error) -> ServeError {
     ServeError::System(format!("no randomness: {error}"))
+}
+
+/// The work that no request causes: logs counts, rules that no request matches and whether durable charges are safe.
+async fn run_maintenance(decider: Arc<Decider>) {
+    let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
+    let (mut unacknowledged, mut overflowed) = (None, 0);
+    for ticks in 0_u64.. {
+        tick.tick().await;
+        decider.log_missed_denials();
+        if ticks % UNMATCHED_CHECK_TICKS == 0 {
+            decider.report_unmatched();
+        }
+        let store = decider.limiter.store();
+        store.report_health(&mut unacknowledged);
+        store.report_overflow(&mut overflowed);
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{CommandResult, DoctorArgs, Exit, bad_settings, fails, merged_settings, print_error, print_line};
 use crate::config::SettingsLayer;
 use crate::config::store_choice::StoreChoice;
-use crate::doctor::{DoctorFinding, DoctorOptions, Reached, examine};
+use crate::doctor::{DoctorFinding, Reached, examine};
 
 pub(super) fn run(args: DoctorArgs) -> CommandResult {
     let as_json = args.json;
@@ -24,15 +24,8 @@ pub(super) fn run(args: DoctorArgs) -> CommandResult {
     };
     let settings = merged_settings(own, args.config.as_deref()).and_then(SettingsLayer::resolve);
     let settings = settings.map_err(bad_settings)?;
-    let StoreChoice::Redis(store) = settings.store else {
+    let StoreChoice::Redis(url) = &settings.store else {
         return Err((Exit::Usage, "doctor looks at a store that nodes share; name it with --store".to_owned()));
-    };
-    let options = DoctorOptions {
-        store,
-        rules: settings.rules.path,
-        secret_file: settings.secret_file,
-        budget: settings.store_budget,
-        clock: settings.clock,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fails(Exit::Failed))?;
     let mut findings = Vec::new();
@@ -43,7 +36,7 @@ pub(super) fn run(args: DoctorArgs) -> CommandResult {
         findings.push(finding);
     };
     let announce = |what: &str| print_error(format_args!("still looking at {what}"));
-    let exit = match runtime.block_on(examine(&options, &mut report, &announce)) {
+    let exit = match runtime.block_on(examine(url.expose(), &settings, &mut report, &announce)) {
         Reached::No => Exit::Unreachable,
         Reached::Yes if findings.iter().any(DoctorFinding::is_failure) => Exit::Failed,
         Reached::Yes => Exit::Done,

@@ -3,7 +3,6 @@
 //! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from. [`ServerSettings`] is the
 //! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
-pub(crate) mod backoff;
 pub(crate) mod control_plane;
 mod environment;
 pub(crate) mod envoy_compat;
@@ -11,7 +10,6 @@ pub(crate) mod envoy_options;
 mod layer;
 pub(crate) mod listen_address;
 pub(crate) mod listener_options;
-mod name_list;
 mod quantity;
 mod resolve;
 pub(crate) mod store_choice;

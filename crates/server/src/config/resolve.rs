@@ -112,18 +112,14 @@ impl SettingsLayer {
 
     /// A node of several must not count alone because its store was left out by mistake.
     fn check_shared(&self, store: &StoreChoice) -> Result<(), ConfigError> {
-        if matches!(store, StoreChoice::Redis(_)) {
-            return Ok(());
+        let needing = [
+            ("--require-store", self.require_store == Some(true)),
+            ("--nodes", self.nodes.is_some_and(|nodes| nodes > 1)),
+        ];
+        match (store, needing.into_iter().find(|(_, is_given)| *is_given)) {
+            (StoreChoice::Memory, Some((given, _))) => Err(ConfigError::NeedsSharedStore { given }),
+            _ => Ok(()),
         }
-        if self.require_store == Some(true) {
-            let given = "--require-store";
-            return Err(ConfigError::NeedsSharedStore { given });
-        }
-        if self.nodes.is_some_and(|nodes| nodes > 1) {
-            let given = "--nodes";
-            return Err(ConfigError::NeedsSharedStore { given });
-        }
-        Ok(())
     }
 
     /// Rejects settings of a listener that was left out by mistake. A listener that is switched off may have them,

@@ -7,7 +7,8 @@ use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisSt
 
 use super::finding::DoctorFinding;
 use super::probe::{SilentServer, config_setting};
-use super::{DoctorOptions, Reached, announce_if_slow, examine_server, stopped_replying};
+use super::{Reached, announce_if_slow, examine_server, stopped_replying};
+use crate::config::ServerSettings;
 
 /// The number of hash slots of any cluster.
 const HASH_SLOTS: usize = 16_384;
@@ -23,7 +24,7 @@ pub(super) struct ClusterExamination {
 impl ClusterExamination {
     pub(super) async fn examine(
         &self,
-        options: &DoctorOptions,
+        options: &ServerSettings,
         config: &RedisConfig,
         report: &mut impl FnMut(DoctorFinding),
         announce: &impl Fn(&str),

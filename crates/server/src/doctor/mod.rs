@@ -19,10 +19,8 @@ mod scripts;
 mod sentinel;
 mod server;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use tidegate::resilience::ClockTolerance;
 use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError, RedisTopology};
 use tokio::time::sleep;
 
@@ -31,22 +29,13 @@ pub(crate) use self::finding::DoctorFinding;
 use self::persistence::ServerTopology;
 pub(crate) use self::probe::SilentServer;
 use self::probe::{ServerInfo, unless_silent};
-use crate::config::store_choice::StoreUrl;
+use crate::config::ServerSettings;
 
 /// Longer than any usable server takes, shorter than an operator waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Steps that take longer than this are announced.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
-
-/// What to examine, and the thresholds.
-pub(crate) struct DoctorOptions {
-    pub(crate) store: StoreUrl,
-    pub(crate) rules: Option<PathBuf>,
-    pub(crate) secret_file: Option<PathBuf>,
-    pub(crate) budget: Duration,
-    pub(crate) clock: ClockTolerance,
-}
 
 /// Whether the store was reached.
 pub(crate) enum Reached {
@@ -56,20 +45,18 @@ pub(crate) enum Reached {
     No,
 }
 
-/// Examines a store. Each finding is reported as soon as it is there, and slow steps are announced.
+/// Examines the store at `url`, as a service with these settings would use it. Each finding is reported as soon as it is there, and slow steps are announced.
 pub(crate) async fn examine(
-    options: &DoctorOptions,
+    url: &str,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Reached {
-    if let Some(path) = &options.rules {
+    if let Some(path) = &options.rules.path {
         rules::rules(path).into_iter().for_each(&mut *report);
     }
-    let config = RedisConfig {
-        connect_timeout: CONNECT_TIMEOUT,
-        reply_timeout: REPLY_TIMEOUT,
-        ..RedisConfig::new(options.store.expose())
-    };
+    let config =
+        RedisConfig { connect_timeout: CONNECT_TIMEOUT, reply_timeout: REPLY_TIMEOUT, ..RedisConfig::new(url) };
     match announce_if_slow("the store", announce, RedisTopology::find(&config)).await {
         Err(error) => report_unusable(&error, report),
         Ok(RedisTopology::SingleServer(server)) => examine_single(&server, &config, options, report, announce).await,
@@ -92,7 +79,7 @@ pub(crate) async fn examine(
 async fn examine_single(
     server: &RedisServer,
     config: &RedisConfig,
-    options: &DoctorOptions,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Reached {
@@ -137,7 +124,7 @@ fn stopped_replying(error: &RedisStoreError) -> DoctorFinding {
 /// Examines one server.
 async fn examine_server(
     connection: &AdminConnection,
-    options: &DoctorOptions,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Result<(), SilentServer> {
@@ -157,7 +144,7 @@ async fn examine_server(
         return Ok(());
     }
     let pings = announce_if_slow("the round trip", announce, server::pings(connection)).await?;
-    report(server::round_trip(pings, options.budget));
+    report(server::round_trip(pings, options.store_budget));
     let reading = announce_if_slow("the clock", announce, server::clock_exchanges(connection, options.clock)).await?;
     report(DoctorFinding::of_probe("clock", &reading, ("the server's clock", "+time"), server::clock));
     report(of_info("eviction", "the eviction policy", &persistence::eviction));

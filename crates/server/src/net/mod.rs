@@ -32,7 +32,6 @@
 pub(crate) mod body;
 mod body_pool;
 pub(crate) mod budgeted_io;
-mod client_names;
 pub(crate) mod connection;
 pub(crate) mod frame_scanner;
 mod header_blocks;

@@ -11,18 +11,21 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, RootCertStore, ServerConfig};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
+use webpki::EndEntityCert;
 
-use super::client_names::ClientNameVerifier;
 use crate::config::listener_options::ListenerTlsFiles;
 use crate::logging::rate_limited_log::RateLimitedLog;
 
@@ -64,7 +67,7 @@ impl ListenerTls {
     /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than an attack.
     fn log_unknown_name(&self, error: &io::Error) {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-        let of_names: rustls::Error = CertificateError::ApplicationVerificationFailure.into();
+        let of_names: Error = CertificateError::ApplicationVerificationFailure.into();
         if cause == Some(&of_names)
             && let Some(count) = self.unknown_name_log.count()
         {
@@ -120,7 +123,7 @@ impl ListenerTlsFiles {
         let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
         let file = self.certificate.display();
-        let mismatch = |error: rustls::Error| format!("the certificate in {file} cannot be used: {error}");
+        let mismatch = |error: Error| format!("the certificate in {file} cannot be used: {error}");
         // ring, as for connections to a store.
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -167,6 +170,64 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 
 fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> String {
     format!("{}: {reason}", file.display())
+}
+
+/// Accepts a certificate that `inner` accepts and that has one of `names`. The authority proves that a certificate is
+/// genuine; the names limit which genuine ones are accepted.
+#[derive(Debug)]
+struct ClientNameVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    names: Vec<String>,
+}
+
+impl ClientNameVerifier {
+    /// Whether a certificate is for `name`: a host, an address, or a URI as written.
+    fn is_for(certificate: &EndEntityCert<'_>, name: &str) -> bool {
+        let host = ServerName::try_from(name);
+        host.is_ok_and(|host| certificate.verify_is_valid_for_subject_name(&host).is_ok())
+            || certificate.valid_uri_names().any(|uri| uri == name)
+    }
+}
+
+impl ClientCertVerifier for ClientNameVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
+        let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
+        let matches = self.names.iter().any(|name| Self::is_for(&certificate, name));
+        if matches { Ok(verified) } else { Err(CertificateError::ApplicationVerificationFailure.into()) }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 #[cfg(test)]

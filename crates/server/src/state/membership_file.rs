@@ -19,9 +19,9 @@ const TITLE: &str = "tidegate roster 1";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MembershipList {
     /// The node that wrote the list. It is on the list.
-    own_id: NodeId,
+    pub(super) own_id: NodeId,
     /// All nodes, sorted.
-    nodes: Vec<NodeId>,
+    pub(super) nodes: Vec<NodeId>,
 }
 
 /// The file with the list of nodes, locked by this process.
@@ -49,14 +49,6 @@ impl MembershipList {
         nodes.sort_unstable_by_key(|node| node.0);
         nodes.dedup();
         MembershipList { own_id, nodes }
-    }
-
-    pub(crate) fn own_id(&self) -> NodeId {
-        self.own_id
-    }
-
-    pub(crate) fn nodes(&self) -> &[NodeId] {
-        &self.nodes
     }
 
     /// The title, the own id, the number of nodes, and one line for each.
@@ -127,14 +119,14 @@ mod tests {
         assert!(matches!(MembershipFile::lock(folder), Err(MembershipFileError::Locked(_))));
         drop(file);
         let again = MembershipFile::lock(folder).unwrap();
-        assert_eq!(again.read().unwrap().unwrap().own_id(), NodeId(2));
+        assert_eq!(again.read().unwrap().unwrap().own_id, NodeId(2));
     }
 
     #[test]
     fn the_node_itself_is_on_the_list_once() {
         let own_id = NodeId(1);
         let alone = MembershipList::new(own_id, &[]);
-        assert_eq!(alone.nodes(), [own_id]);
+        assert_eq!(alone.nodes, [own_id]);
         assert_eq!(MembershipList::new(own_id, &[own_id, own_id]), alone);
     }
 

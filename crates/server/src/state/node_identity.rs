@@ -24,13 +24,14 @@ const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The identity of this node, and the nodes it knew before the restart.
 pub(crate) struct NodeIdentity {
-    id: NodeId,
+    /// The same as before the restart if it had one.
+    pub(crate) id: NodeId,
     /// The list from before the restart. Without it the number of nodes is unknown.
     last_membership: Option<MembershipList>,
     membership_file: Option<MembershipFile>,
-    pending_file: Option<Arc<PendingFile>>,
-    /// The last known secret of the store.
-    store_secret: Option<Secret>,
+    pub(crate) pending_file: Option<Arc<PendingFile>>,
+    /// The secret of the store, if this node has joined it before.
+    pub(crate) store_secret: Option<Secret>,
 }
 
 impl NodeIdentity {
@@ -48,7 +49,7 @@ impl NodeIdentity {
         let owned_folder = folder.filter(|_| membership_file.is_some());
         let secret = owned_folder.and_then(data_dir::load_store_secret);
         let id = match &last_membership {
-            Some(known) => known.own_id(),
+            Some(known) => known.own_id,
             None => NodeId(getrandom::u64().map_err(MembershipFileError::NoRandomness)?),
         };
         Ok(NodeIdentity {
@@ -58,21 +59,6 @@ impl NodeIdentity {
             pending_file: owned_folder.map(|folder| Arc::new(PendingFile::new(folder))),
             store_secret: secret,
         })
-    }
-
-    /// The id of this node, the same as before the restart if it had one.
-    pub(crate) fn id(&self) -> NodeId {
-        self.id
-    }
-
-    /// The secret of the store, if this node has joined it before.
-    pub(crate) fn store_secret(&self) -> Option<&Secret> {
-        self.store_secret.as_ref()
-    }
-
-    /// The file for pending charges, if there is one.
-    pub(crate) fn pending_file(&self) -> Option<Arc<PendingFile>> {
-        self.pending_file.clone()
     }
 
     /// Restores what this node had admitted without the store when it ended. A file that cannot be read is a warning
@@ -93,7 +79,7 @@ impl NodeIdentity {
     /// The last known nodes, or none if they are not known.
     pub(crate) fn last_nodes(&self) -> Vec<NodeId> {
         let known = self.last_membership.as_ref();
-        known.map_or_else(Vec::new, |known| known.nodes().to_vec())
+        known.map_or_else(Vec::new, |known| known.nodes.clone())
     }
 
     /// Starts the tasks that write the list of nodes and pending charges from now on.

@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use crate::config::envoy_options::EnvoyOptions;
 use crate::config::{EnvoyHeaders, LogFormat, LogLevel, ServerSettings, SettingsLayer};
-use table::{EnvoyVariable, VARIABLES, VariableSupport};
+use table::{EnvoyVariable, VariableSupport};
 
 /// The maximum wait for the store if `REDIS_TIMEOUT` is not set. The reference service waits 10 s, but its callers give
 /// up long before, and the deadline of each caps its own wait.
@@ -47,7 +47,7 @@ pub(crate) struct EnvoyCompat {
     /// Warnings for the operator.
     warnings: Vec<String>,
     /// Variables that are set and ignored.
-    ignored: Vec<&'static EnvoyVariable>,
+    ignored: Vec<EnvoyVariable>,
 }
 
 /// Why this environment cannot be used: all errors at once.
@@ -77,8 +77,7 @@ impl EnvoyCompat {
             counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
             start_without_config: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
             envoy: response_options::read(values),
-            ignored: VARIABLES
-                .iter()
+            ignored: table::variables()
                 .filter(|variable| variable.support == VariableSupport::Ignored && values.is_set(variable.name))
                 .collect(),
             warnings: std::mem::take(&mut values.warnings),
@@ -114,7 +113,7 @@ impl EnvoyCompat {
             warn!("{warning}");
         }
         if !self.ignored.is_empty() {
-            let describe = |variable: &&EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
+            let describe = |variable: &EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
             let variables = self.ignored.iter().map(describe).collect::<Vec<_>>().join("; ");
             info!(variables, "ignored variables of the reference service");
         }

@@ -7,8 +7,7 @@ use http::{HeaderName, HeaderValue};
 
 use super::env_values::EnvValues;
 use crate::config::SettingsLayer;
-use crate::config::backoff::Backoff;
-use crate::config::control_plane::{ControlPlane, XdsNodeInfo, XdsTlsFiles};
+use crate::config::control_plane::{Backoff, ControlPlane, XdsNodeInfo, XdsTlsFiles};
 
 /// The settings of the rules, and whether files whose names begin with a dot are read.
 pub(super) fn read(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) -> bool {

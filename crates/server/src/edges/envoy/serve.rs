@@ -15,16 +15,21 @@ use super::error::EnvoyError;
 use super::response::EnvoyResponse;
 use super::statistics::EnvoyStatistics;
 use super::wire::{self, EnvoyRequest};
-use super::{frame, health, native};
+use super::{frame, native};
 use crate::config::envoy_options::EnvoyOptions;
 use crate::config::listen_address::EndpointAddress;
 use crate::decider::{Decider, DeciderView};
 use crate::net::body;
 use crate::net::connection::{HttpHandler, HttpProtocol, HttpResponse};
 use crate::net::unread_responses::ConnectionUnread;
+use crate::protobuf::{ProtobufFields, ProtobufWriter, for_each_field};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
+
+/// The states of the gRPC health check.
+const SERVING: u64 = 1;
+const NOT_SERVING: u64 = 2;
 
 /// The size of most responses: one status and five headers.
 const USUAL_RESPONSE_BYTES: usize = 384;
@@ -166,7 +171,16 @@ impl EnvoyEdge {
     async fn check_health(&self, body: Incoming) -> Result<Vec<u8>, EnvoyError> {
         let body = body::read(body, frame::PREFIX_BYTES + wire::MAX_MESSAGE_BYTES).await?;
         let mut out = frame::message_buffer(2);
-        health::check(frame::message(&body)?, self.is_healthy(), &mut out)?;
+        let mut service = "";
+        for_each_field!(ProtobufFields::of(frame::message(&body)?), field: { 1 => service = field.text()?, });
+        // The empty name is the process, which is healthy as long as it responds.
+        let status = match service {
+            "" => SERVING,
+            "ratelimit" if self.is_healthy() => SERVING,
+            "ratelimit" => NOT_SERVING,
+            _ => return Err(EnvoyError::UnknownService),
+        };
+        ProtobufWriter::to(&mut out).uint(1, status);
         Ok(out)
     }
 }
