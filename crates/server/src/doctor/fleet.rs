@@ -13,7 +13,7 @@ use crate::state::data_dir;
 /// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-pub(super) fn nodes(registered: &Vec<RegisteredNode>) -> DoctorFinding {
+pub(super) fn nodes(registered: &[RegisteredNode]) -> DoctorFinding {
     let check = "nodes";
     match registered.iter().filter(|node| node.ago <= HEARTBEAT_TIMEOUT).count() {
         0 => DoctorFinding::ok(check, "none is registered"),
@@ -74,7 +74,7 @@ mod tests {
         for (ago, want) in
             [(&[][..], "none is registered"), (&[1, 60], "1 is registered"), (&[0, 3, 4], "2 are registered")]
         {
-            let line = nodes(&ago.iter().copied().map(registered).collect()).line();
+            let line = nodes(&ago.iter().copied().map(registered).collect::<Vec<_>>()).line();
             assert!(line.ends_with(want), "{line}");
         }
     }

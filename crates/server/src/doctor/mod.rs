@@ -165,7 +165,9 @@ async fn examine_server(
     let memory = |keys: &_| keys::memory(keys, &info, connection.database());
     report(DoctorFinding::of_probe("memory", &keys, ("the memory of our keys", "+scan"), memory));
     let nodes = unless_silent(connection.nodes().await)?;
-    report(DoctorFinding::of_probe("nodes", &nodes, ("the registered nodes", "+hgetall +time"), fleet::nodes));
+    report(DoctorFinding::of_probe("nodes", &nodes, ("the registered nodes", "+hgetall +time"), |nodes| {
+        fleet::nodes(nodes)
+    }));
     if connection.has_secret() {
         report(fleet::secret(connection, options.secret_file.as_deref()).await?);
     }

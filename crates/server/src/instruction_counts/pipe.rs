@@ -79,6 +79,7 @@ impl InMemoryService {
         let metrics = Arc::clone(&self.decider.metrics);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
         let context = ConnectionContext {
+            limits: ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None },
             _permit: permit.expect("a free permit"),
             peer_permit: None,
             _in_flight: self.drain.in_flight_guard(),
@@ -90,9 +91,8 @@ impl InMemoryService {
             silent: None,
             large: Arc::default(),
         };
-        let limits = ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None };
         let peer = EndpointAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
-        let _served = self.runtime.spawn(handler.serve(server, peer, limits, context));
+        let _served = self.runtime.spawn(handler.serve(server, peer, context));
         client
     }
 

@@ -64,6 +64,7 @@ impl ConnectionAge {
 
 /// State that a connection holds until it ends.
 pub(crate) struct ConnectionContext {
+    pub(crate) limits: ConnectionLimits,
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) peer_permit: Option<PeerPermit>,
     pub(crate) _in_flight: mpsc::Sender<()>,
@@ -266,9 +267,9 @@ pub(crate) async fn supervise<C: Future>(
     finish: impl Fn(Pin<&mut C>),
     activity: &Activity,
     peer: &EndpointAddress,
-    limits: ConnectionLimits,
     mut context: ConnectionContext,
 ) -> Option<C::Output> {
+    let limits = context.limits;
     let open = OpenConnection::count(&context.metrics);
     // The phase may have changed before this connection began.
     let phase = *context.phase.borrow_and_update();

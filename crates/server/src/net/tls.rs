@@ -20,12 +20,12 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
 };
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
 use webpki::EndEntityCert;
 
+use super::connection::ConnectionIo;
 use crate::config::listener_options::ListenerTlsFiles;
 use crate::logging::rate_limited_log::RateLimitedLog;
 
@@ -54,10 +54,7 @@ impl ListenerTls {
     }
 
     /// Performs the TLS handshake.
-    pub(crate) async fn accept<I>(&self, io: I) -> io::Result<TlsStream<I>>
-    where
-        I: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub(crate) async fn accept<I: ConnectionIo>(&self, io: I) -> io::Result<TlsStream<I>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
         let accepted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;

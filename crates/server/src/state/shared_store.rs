@@ -7,20 +7,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidegate::Secret;
-use tidegate::observe::{DurabilityState, SharedSeries, StoreFacts};
+use tidegate::observe::{DurabilityState, StoreFacts};
 use tidegate::resilience::{self, LocalAdmissions, PendingUnits, ResilienceSettings, Resilient};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::disk::JournalCounterId;
 use tidegate::stores::redis::{Redis, RedisConfig, SecretError};
 use tidegate_core::store::{FailureCause, FailureKind, RuleOptions, UnacknowledgedError};
 use tidegate_core::subject::RuleName;
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::state::any_store::{ServerLimiter, StoreCondition};
 use crate::state::store_events::StoreObserver;
-use crate::state::store_health::{LOCAL_DECISION_NOTE, StoreHealth, log_report};
+use crate::state::store_health::{LOCAL_DECISION_NOTE, log_report};
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.
@@ -44,10 +43,8 @@ pub(crate) struct SharedStore {
     pub(super) store: Resilient<Redis, TokioRuntime>,
     /// The same store without the layers around it.
     redis: Redis,
-    series: Arc<SharedSeries>,
-    health: Arc<StoreHealth>,
-    /// Notified when the store has lost counts or the secret.
-    loss_notify: Arc<Notify>,
+    /// Its events, as they are counted and reported.
+    observer: Arc<StoreObserver>,
 }
 
 impl SharedStore {
@@ -57,18 +54,12 @@ impl SharedStore {
         let redis = Redis::open(&RedisConfig { reply_timeout, ..RedisConfig::new(url) });
         let redis = redis.map_err(|error| format!("--store: {error}"))?;
         redis.lock();
-        let observer = StoreObserver {
-            series: Arc::default(),
-            health: Arc::default(),
-            failures: Arc::clone(&settings.failures),
-            loss_notify: Arc::default(),
-        };
-        let (series, health) = (Arc::clone(&observer.series), Arc::clone(&observer.health));
-        let loss_notify = Arc::clone(&observer.loss_notify);
-        let watcher = Arc::new(move |event| observer.on_event(&event));
+        let observer = Arc::new(StoreObserver::new(Arc::clone(&settings.failures)));
+        let events = Arc::clone(&observer);
+        let watcher = Arc::new(move |event| events.on_event(&event));
         let runtime = TokioRuntime::new().map_err(|error| format!("no randomness: {error}"))?;
         let store = resilience::resilient(redis.clone(), runtime, settings, watcher);
-        Ok(SharedStore { store, redis, series, health, loss_notify })
+        Ok(SharedStore { store, redis, observer })
     }
 
     /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. A
@@ -89,7 +80,7 @@ impl SharedStore {
 
     /// Waits until decisions are exact.
     pub(crate) async fn wait_until_exact(&self) {
-        while !self.series.is_exact() {
+        while !self.observer.series.is_exact() {
             sleep(EXACT_POLL_INTERVAL).await;
         }
     }
@@ -98,7 +89,7 @@ impl SharedStore {
     /// checks at intervals, because the key alone may have been deleted.
     pub(crate) async fn maintain_secret(&self, limiter: &ServerLimiter, mut secret: Secret, given: bool) {
         loop {
-            let _lost_or_time = timeout(SECRET_CHECK_INTERVAL, self.loss_notify.notified()).await;
+            let _lost_or_time = timeout(SECRET_CHECK_INTERVAL, self.observer.loss_notify.notified()).await;
             let theirs = self.agree_on_secret(|| self.redis.restore_secret(&secret, given)).await;
             if theirs.fingerprint_key() != secret.fingerprint_key() {
                 warn!("the nodes of this store have another secret now; counting under that one");
@@ -149,7 +140,7 @@ impl SharedStore {
 
     /// Logs why this node has not joined the store, unless the line about an outage names the cause.
     pub(crate) fn log_not_joined(&self) {
-        if self.health.outage().is_none() {
+        if self.observer.health.outage().is_none() {
             let fault = self.join_failure_reason();
             warn!(fault, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
         }
@@ -158,14 +149,14 @@ impl SharedStore {
     /// Why the store cannot be used, if known.
     pub(crate) fn join_failure_reason(&self) -> String {
         let fault = self.redis.last_error().map(|fault| fault.to_string());
-        let known = fault.or_else(|| Some(self.health.outage()?.cause.to_string()));
+        let known = fault.or_else(|| Some(self.observer.health.outage()?.cause.to_string()));
         known.unwrap_or_else(|| "it does not reply in time".to_owned())
     }
 
     /// Logs the progress of an outage of the store.
     pub(super) fn report_health(&self) {
         let failures = self.store.failures();
-        log_report(self.health.tick(Instant::now(), failures.last(), failures.total()));
+        log_report(self.observer.health.tick(Instant::now(), failures.last(), failures.total()));
     }
 
     /// Logs why durable charges are not acknowledged, another line when the cause changes, and a last line when
@@ -188,8 +179,8 @@ impl SharedStore {
         let counts = FailureKind::ALL.map(|kind| (kind, failures.of(kind)));
         StoreCondition {
             kind: "shared",
-            is_exact: self.series.is_exact() && !self.series.is_open(),
-            outage: self.health.outage(),
+            is_exact: self.observer.series.is_exact() && !self.observer.series.is_open(),
+            outage: self.observer.health.outage(),
             durability: self.redis.unacknowledged().map(|cause| ("replica", cause.to_string())),
             errors: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
         }
@@ -197,7 +188,7 @@ impl SharedStore {
 
     pub(super) fn facts(&self) -> StoreFacts<'_> {
         StoreFacts::Shared {
-            series: &self.series,
+            series: &self.observer.series,
             failures: self.store.failures(),
             clock: self.store.clock_reading(),
             durability: match self.redis.unacknowledged() {
@@ -236,7 +227,7 @@ impl SharedStore {
             self.wait_connected().await;
             match request_secret().await {
                 Ok(secret) => {
-                    log_report(self.health.joined(Instant::now(), self.store.failures().total()));
+                    log_report(self.observer.health.joined(Instant::now(), self.store.failures().total()));
                     return secret;
                 }
                 Err(SecretError::Gone) => continue,
@@ -267,7 +258,7 @@ impl SharedStore {
         if self.redis.is_locked() {
             let failures = self.store.failures();
             failures.record(cause);
-            log_report(self.health.not_joined(Instant::now(), cause, failures.total()));
+            log_report(self.observer.health.not_joined(Instant::now(), cause, failures.total()));
         }
     }
 }

@@ -24,14 +24,19 @@ const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have
 
 /// Receives the events of one store.
 pub(crate) struct StoreObserver {
-    pub(crate) series: Arc<SharedSeries>,
-    pub(crate) health: Arc<StoreHealth>,
-    pub(crate) failures: Arc<FailureCounts>,
-    /// Notified when the store has lost counts.
-    pub(crate) loss_notify: Arc<Notify>,
+    pub(crate) series: SharedSeries,
+    pub(crate) health: StoreHealth,
+    failures: Arc<FailureCounts>,
+    /// Notified when the store has lost counts or the secret.
+    pub(crate) loss_notify: Notify,
 }
 
 impl StoreObserver {
+    pub(crate) fn new(failures: Arc<FailureCounts>) -> Self {
+        let (series, health) = (SharedSeries::default(), StoreHealth::default());
+        StoreObserver { series, health, failures, loss_notify: Notify::new() }
+    }
+
     /// Counts an event and logs it.
     pub(crate) fn on_event(&self, event: &StoreEvent) {
         self.series.record(event);

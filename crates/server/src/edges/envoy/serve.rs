@@ -70,7 +70,7 @@ impl HttpHandler for EnvoyListener {
                 frame::response(out)
             }
             Err(error) => {
-                edge.count_response(error.status());
+                edge.count_response(error.http_status());
                 error.to_response()
             }
         }

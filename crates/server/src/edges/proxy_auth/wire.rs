@@ -78,21 +78,16 @@ pub(crate) struct ProxyAuthOptions {
     /// The status of a denial that is not a block, where the proxy does not pass 429 on.
     pub(crate) deny_status: Option<StatusCode>,
     /// The family of headers to read.
-    from: Option<HeaderFamily>,
+    from: Option<&'static HeaderFamily>,
     /// The header that holds the API key, where both have a purpose of their own.
     key: Option<KeyHeader>,
     /// The priority of the request. It is in the URL of the sub-request, because no client can write that.
     priority: Option<Priority>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum HeaderFamily {
-    Original,
-    Forwarded,
-}
-
 /// The headers of one family, and how a proxy sends the two that a rule may need.
-struct HeaderFamilyNames {
+#[derive(PartialEq, Eq, Debug)]
+struct HeaderFamily {
     uri: &'static str,
     method: &'static str,
     method_recipe: &'static str,
@@ -100,7 +95,7 @@ struct HeaderFamilyNames {
     host_recipe: &'static str,
 }
 
-const ORIGINAL: HeaderFamilyNames = HeaderFamilyNames {
+static ORIGINAL: HeaderFamily = HeaderFamily {
     uri: "x-original-uri",
     method: "x-original-method",
     method_recipe: "nginx: proxy_set_header X-Original-Method $request_method",
@@ -108,7 +103,7 @@ const ORIGINAL: HeaderFamilyNames = HeaderFamilyNames {
     host_recipe: "nginx: proxy_set_header X-Original-Host $host",
 };
 
-const FORWARDED: HeaderFamilyNames = HeaderFamilyNames {
+static FORWARDED: HeaderFamily = HeaderFamily {
     uri: "x-forwarded-uri",
     method: "x-forwarded-method",
     method_recipe: "Caddy: header_up X-Forwarded-Method {method}",
@@ -135,8 +130,8 @@ impl ProxyAuthOptions {
                 ("deny_status", _) => {
                     return Err(InputError::new("deny_status", "write 401, 403 or 429"));
                 }
-                ("from", "original") => options.from = Some(HeaderFamily::Original),
-                ("from", "forwarded") => options.from = Some(HeaderFamily::Forwarded),
+                ("from", "original") => options.from = Some(&ORIGINAL),
+                ("from", "forwarded") => options.from = Some(&FORWARDED),
                 ("from", _) => return Err(InputError::new("from", "write original or forwarded")),
                 ("key", name) => {
                     let invalid = || InputError::new("key", "write x-api-key or authorization");
@@ -244,19 +239,16 @@ fn original_request<'h>(
     let original = read_pair([ORIGINAL.uri, ORIGINAL.method])?;
     let forwarded = read_pair([FORWARDED.uri, FORWARDED.method])?;
     let absent = (None, None);
-    let family = match options.from {
+    let names = match options.from {
         Some(family) => family,
-        None if forwarded == absent => HeaderFamily::Original,
-        None if original == absent || original == forwarded => HeaderFamily::Forwarded,
+        None if forwarded == absent => &ORIGINAL,
+        None if original == absent || original == forwarded => &FORWARDED,
         None => {
             let reason = "differs from x-forwarded-uri or -method; write ?from=original or ?from=forwarded";
             return Err(InputError::new("x-original-uri", reason));
         }
     };
-    let (names, (target, method)) = match family {
-        HeaderFamily::Original => (&ORIGINAL, original),
-        HeaderFamily::Forwarded => (&FORWARDED, forwarded),
-    };
+    let (target, method) = if *names == ORIGINAL { original } else { forwarded };
     let host = single_attribute(headers, names.host)?;
     let missing =
         "missing; the proxy must send the target of the request (nginx: proxy_set_header X-Original-URI $request_uri)";

@@ -28,9 +28,9 @@ use super::session::Session;
 use super::throttle::ThrottleDialect;
 use crate::config::listen_address::EndpointAddress;
 use crate::decider::Decider;
-use crate::net::connection::catch_panic;
+use crate::net::connection::{ConnectionIo, catch_panic};
 use crate::net::listener::ConnectionHandler;
-use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
+use crate::net::supervisor::{self, Activity, ConnectionContext};
 use crate::net::unread_responses::ConnectionUnread;
 
 pub(crate) use super::password::RespPassword;
@@ -80,16 +80,13 @@ impl RespState {
 }
 
 impl ConnectionHandler for RespListener {
-    async fn serve<I>(self, io: I, peer: EndpointAddress, limits: ConnectionLimits, context: ConnectionContext)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn serve<I: ConnectionIo>(self, io: I, peer: EndpointAddress, context: ConnectionContext) {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
         let metrics = Arc::clone(&context.metrics);
         let serving = pin!(serve_connection(io, &peer, &self.0, &activity, &ending));
         let guarded = pin!(catch_panic(serving));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
-        match supervisor::supervise(guarded, finish, &activity, &peer, limits, context).await {
+        match supervisor::supervise(guarded, finish, &activity, &peer, context).await {
             Some(Some(Err(error))) => debug!(%error, "connection failed"),
             Some(None) => {
                 metrics.panics.inc();
@@ -104,16 +101,13 @@ impl ConnectionHandler for RespListener {
     }
 }
 
-async fn serve_connection<I>(
+async fn serve_connection<I: ConnectionIo>(
     mut io: I,
     peer: &EndpointAddress,
     resp: &RespState,
     activity: &Activity,
     ending: &AtomicBool,
-) -> io::Result<()>
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-{
+) -> io::Result<()> {
     let id = resp.connections.fetch_add(1, Relaxed);
     let mut session = Session::new(id, resp.password.is_some());
     // The beginning of an incomplete command.

@@ -23,8 +23,10 @@ use crate::decider::listed_subject;
 #[derive(Default)]
 pub(super) struct ReloadWarnings {
     /// The rules and keys that were in force last.
-    previous: Mutex<Option<(Arc<RuleSet>, Option<Arc<KeyTable>>)>>,
+    previous: Mutex<Option<RulesAndKeys>>,
 }
+
+type RulesAndKeys = (Arc<RuleSet>, Option<Arc<KeyTable>>);
 
 impl ReloadWarnings {
     /// Maximum number of names in one warning.
