@@ -10,20 +10,18 @@ use tracing::info;
 
 use super::public_listener::PublicListener;
 use super::start::ServeError;
-use crate::config::ServerSettings;
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::config::{EndpointAddress, ListenAddress, ServerSettings};
 use crate::decider::Decider;
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::admin::metrics_listener::MetricsListener;
 use crate::edges::admin::serve::{AdminListener, RenderMetrics};
 use crate::edges::envoy::serve::{EnvoyEdge, EnvoyListener};
 use crate::edges::resp::serve::{RespListener, RespPassword};
-use crate::net::listener::{
-    ConnectionHandler, Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull,
+use crate::net::listener::SMALL_CONNECTIONS;
+use crate::net::{
+    ConnectionHandler, ConnectionLimits, Listener, ListenerLimits, ListenerShutdown, ListenerTls, ShutdownHandle,
+    WhenFull,
 };
-use crate::net::shutdown_phase::ShutdownHandle;
-use crate::net::supervisor::ConnectionLimits;
-use crate::net::tls::ListenerTls;
 use crate::policy::watcher::{BUILT_IN_RULES, PolicyWatcher};
 
 /// File descriptors reserved for everything that is not a connection.

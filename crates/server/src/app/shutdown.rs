@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::net::shutdown_phase::{ShutdownHandle, ShutdownPhase, ShutdownWaiter};
+use crate::net::{ShutdownHandle, ShutdownPhase, ShutdownWaiter};
 
 /// Signals this close together count as one.
 const SIGNAL_DEBOUNCE: Duration = Duration::from_millis(250);

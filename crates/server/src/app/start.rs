@@ -18,19 +18,15 @@ use tracing::{info, warn};
 use super::listeners::{self, ListenerParts, enabled_edges};
 use super::shutdown::{ShutdownOutcome, Signals, run_until_shutdown};
 use super::warnings;
-use crate::config::store_choice::StoreChoice;
-use crate::config::{ResetFormat, ServerSettings};
-use crate::decider::Decider;
-use crate::decider::first_config::FirstConfig;
+use crate::config::{ResetFormat, ServerSettings, StoreChoice};
+use crate::decider::{Decider, FirstConfig};
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::resp::serve::RespPassword;
-use crate::logging::decision_ids::DecisionIds;
-use crate::net::shutdown_phase::ShutdownHandle;
-use crate::net::tls::ListenerTls;
+use crate::logging::DecisionIds;
+use crate::net::{ListenerTls, ShutdownHandle};
 use crate::policy::watcher::{self, PolicyWatcher};
-use crate::state::any_store::AnyStore;
-use crate::state::data_dir;
-use crate::state::node_identity::{NodeIdentity, write_pending};
+use crate::state::node_identity::write_pending;
+use crate::state::{AnyStore, NodeIdentity, data_dir};
 
 /// The time that the last settlements may take when the service ends.
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -56,15 +52,14 @@ pub(crate) enum ServeError {
 
 /// Runs the service until it is shut down.
 pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<ShutdownOutcome, ServeError> {
-    let system = |error: std::io::Error| ServeError::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = ShutdownHandle::new();
     if let Some(folder) = &settings.data_dir {
         data_dir::create_dir(folder).map_err(ServeError::Config)?;
     }
     let own = own_secret(&settings)?;
-    let identity = NodeIdentity::open(membership_folder(&settings));
-    let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
+    let identity = NodeIdentity::open(membership_folder(&settings))
+        .map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let decider = Arc::new(build_decider(&settings, own.as_ref(), &identity, &drain)?);
     identity.restore_local_admissions(&decider.limiter);
     let pending = identity.pending_file.clone();
@@ -72,8 +67,7 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     let known = identity.store_secret.clone();
     join_store(&decider, (own, known), secret_folder, settings.require_store).await?;
     identity.spawn_persistence(&decider.limiter);
-    let watcher = PolicyWatcher::start(&decider, &settings.rules).map_err(system)?;
-    let watcher = Arc::new(watcher);
+    let watcher = Arc::new(PolicyWatcher::start(&decider, &settings.rules).map_err(system)?);
     if !settings.rules.allow_late_control_plane {
         tokio::select! {
             () = watcher.wait_for_control_plane() => {}
@@ -81,8 +75,7 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
         }
     }
     let token_file = settings.admin_token_file.as_deref();
-    let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
-    let access = access.map_err(ServeError::Config)?;
+    let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts).map_err(ServeError::Config)?;
     let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
     let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
@@ -138,8 +131,7 @@ fn keys_file(settings: &ServerSettings, decider: &Decider) -> Option<PathBuf> {
 /// others.
 fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, ServeError> {
     let file = settings.resp_password_file.as_deref();
-    let password = file.map(RespPassword::read).transpose();
-    let password = password.map_err(ServeError::Config)?;
+    let password = file.map(RespPassword::read).transpose().map_err(ServeError::Config)?;
     match &password {
         None if !settings.resp.is_local() => warn!(
             "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
@@ -249,7 +241,7 @@ pub(crate) fn build_decider(
         warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
         builder = builder.shadow();
     }
-    let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
+    let limiter = builder.build_on(store).map_err(system)?;
     if settings.envoy.descriptor_options.all_shadow {
         warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
@@ -269,6 +261,10 @@ pub(crate) fn build_decider(
         first_config,
         rule_loads: Counter::default(),
     })
+}
+
+fn system(error: impl std::fmt::Display) -> ServeError {
+    ServeError::System(error.to_string())
 }
 
 fn no_randomness(error: getrandom::Error) -> ServeError {

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::config::ServerSettings;
-use crate::config::listen_address::ListenAddress;
+use crate::config::{ListenAddress, ServerSettings};
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_WRITE: u32 = 0o002;

@@ -6,8 +6,7 @@
 use serde_json::json;
 
 use super::{CommandResult, DoctorArgs, Exit, bad_settings, fails, merged_settings, print_error, print_line};
-use crate::config::SettingsLayer;
-use crate::config::store_choice::StoreChoice;
+use crate::config::{SettingsLayer, StoreChoice};
 use crate::doctor::{DoctorFinding, Reached, examine};
 
 pub(super) fn run(args: DoctorArgs) -> CommandResult {

@@ -20,8 +20,7 @@ use std::time::Duration;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use crate::config::store_choice::StoreUrl;
-use crate::config::{self, ConfigError, SettingsLayer, UnknownVariableError, millis};
+use crate::config::{self, ConfigError, SettingsLayer, StoreUrl, UnknownVariableError, millis};
 
 /// A distributed rate limiter.
 #[derive(Parser, Debug)]

@@ -5,8 +5,7 @@ use tracing::error;
 use super::{CommandResult, Exit, ServeArgs, bad_settings, merged_settings};
 use crate::app::shutdown::ShutdownOutcome;
 use crate::app::start::{ServeError, serve};
-use crate::config::envoy_compat::EnvoyCompat;
-use crate::config::{ConfigError, ServerSettings};
+use crate::config::{ConfigError, EnvoyCompat, ServerSettings};
 use crate::logging::{init, writer};
 
 pub(super) fn run(args: ServeArgs) -> CommandResult {

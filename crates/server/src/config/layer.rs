@@ -11,9 +11,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{ByteSize, ConfigError, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
-use crate::config::control_plane::ControlPlane;
-use crate::config::listen_address::ListenAddress;
-use crate::config::store_choice::StoreUrl;
+use crate::config::{ControlPlane, ListenAddress, StoreUrl};
 
 /// Declares the settings: each has a type, and is absent from a layer that does not set it.
 macro_rules! settings {

@@ -8,11 +8,8 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
-use crate::config::envoy_options::{DEFAULT_WAIT, EnvoyOptions};
-use crate::config::listen_address::ListenAddress;
-use crate::config::listener_options::ConnectionAge;
-use crate::config::listener_options::ListenerTlsFiles;
-use crate::config::store_choice::StoreChoice;
+use crate::config::envoy_options::DEFAULT_WAIT;
+use crate::config::{ConnectionAge, EnvoyOptions, ListenAddress, ListenerTlsFiles, StoreChoice};
 
 /// The minimum with which the store is useful.
 const MIN_MEMORY: u64 = 16 << 20;

@@ -5,7 +5,7 @@ use tidegate_core::store::{FailureCause, StoreError};
 use tracing::warn;
 
 use super::first_config::MissingConfigError;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::logging::RateLimitedLog;
 
 /// The line about requests that get an error because the store did not reply. Any client can cause thousands of them
 /// during an outage, so one line every 10 s counts them and names the last cause.

@@ -6,7 +6,7 @@ use tidegate::stores::redis::{AdminConnection, RespValue};
 
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
-use crate::logging::init::SanitizedText;
+use crate::logging::SanitizedText;
 
 /// Limits of the scan: a sample, not a census of a server at work.
 const SCAN_TIME: Duration = Duration::from_secs(5);

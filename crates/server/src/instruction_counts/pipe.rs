@@ -13,17 +13,14 @@ use tokio::sync::Semaphore;
 use super::counted_section;
 use crate::app::public_listener::PublicListener;
 use crate::app::start::build_decider;
-use crate::config::SettingsLayer;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::{EndpointAddress, SettingsLayer};
 use crate::decider::Decider;
 use crate::edges::envoy::serve::{EnvoyEdge, EnvoyListener};
 use crate::edges::resp::serve::RespListener;
-use crate::net::listener::ConnectionHandler;
-use crate::net::shutdown_phase::{ShutdownHandle, ShutdownWaiter};
-use crate::net::supervisor::{ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::state::node_identity::NodeIdentity;
+use crate::net::{ConnectionContext, ConnectionHandler, ConnectionLimits, ShutdownHandle, ShutdownWaiter};
+use crate::state::NodeIdentity;
 
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/instruction_counts/rules.yaml");
 

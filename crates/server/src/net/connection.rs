@@ -21,16 +21,15 @@ use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, error};
 
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::net::budgeted_io::BudgetedIo;
 use crate::net::frame_scanner::FrameScanner;
 use crate::net::header_blocks::AuthorityUse;
 use crate::net::lingering_close::LingeringIo;
 use crate::net::request_heads::{HeadError, HeadMemory, HeadReservation};
-use crate::net::response_body::ResponseBody;
 use crate::net::stream_queue::{ConnectionWithStreams, StreamExecutor, StreamQueue};
-use crate::net::supervisor::{self, Activity, ConnectionContext};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::supervisor;
+use crate::net::{Activity, ConnectionContext, ConnectionUnread, ResponseBody};
 
 pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
 pub(crate) const MAX_STREAMS: u32 = 128;

@@ -22,9 +22,9 @@ use super::supervisor::{ConnectionContext, ConnectionLimits};
 use super::tls::ListenerTls;
 use super::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::net::shutdown_phase::ShutdownPhase;
+use crate::config::{EndpointAddress, ListenAddress};
+use crate::logging::RateLimitedLog;
+use crate::net::ShutdownPhase;
 
 /// How long to back off when the system has no more descriptors or memory: long enough for some to be freed, short
 /// enough to go unnoticed afterwards.
@@ -316,19 +316,18 @@ impl ConnectionAdmission {
                 return Some(self.peer_limit.acquire_after_eviction(peer_for(peer)));
             }
         }
-        let (counter, log_limit, max) = match exceeded {
-            ExceededCap::Peer => (&metrics.rejected_by_peer_cap, &self.peer_cap_log, self.caps.each),
+        let (counter, log_limit, max, what) = match exceeded {
+            ExceededCap::Peer => {
+                let what = "connection closed, its peer has reached its maximum";
+                (&metrics.rejected_by_peer_cap, &self.peer_cap_log, self.caps.each, what)
+            }
             ExceededCap::Listener => {
-                let counter = &metrics.rejected_by_listener_cap;
-                (counter, &self.listener_cap_log, self.caps.all)
+                let what = "connection closed, the remaining ones are reserved for trusted peers";
+                (&metrics.rejected_by_listener_cap, &self.listener_cap_log, self.caps.all, what)
             }
         };
         counter.inc();
         if let Some(rejected) = log_limit.count() {
-            let what = match exceeded {
-                ExceededCap::Peer => "connection closed, its peer has reached its maximum",
-                ExceededCap::Listener => "connection closed, the remaining ones are reserved for trusted peers",
-            };
             warn!(address = %self.local_address, %peer, max, refused = rejected, "{what}");
         }
         None

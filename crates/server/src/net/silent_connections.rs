@@ -31,6 +31,7 @@ struct SilentTable {
     connections: BTreeMap<u64, SilentEntry>,
 }
 
+#[derive(Default)]
 struct SilentEntry {
     /// `None` for a trusted peer.
     peer: Option<ClientIp>,
@@ -78,13 +79,7 @@ impl SilentConnections {
         let mut table = this.table.lock();
         table.accepted += 1;
         let number = table.accepted;
-        let entry = SilentEntry {
-            peer,
-            active_at: number,
-            progress: TurnProgress::default(),
-            is_in_flight: false,
-            waker: None,
-        };
+        let entry = SilentEntry { peer, active_at: number, ..SilentEntry::default() };
         table.connections.insert(number, entry);
         SilentGuard { listener: Arc::clone(this), number }
     }

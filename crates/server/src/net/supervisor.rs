@@ -20,16 +20,13 @@ use tidegate::observe::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::config::listen_address::EndpointAddress;
-use crate::config::listener_options::ConnectionAge;
+use crate::config::{ConnectionAge, EndpointAddress};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::peer_limit::PeerPermit;
-use crate::net::shutdown_phase::ShutdownPhase;
 use crate::net::silent_connections::{SilentGuard, TurnProgress};
-use crate::net::unread_responses::{
-    ConnectionUnread, RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadGuard, UnreadResponses,
-};
+use crate::net::unread_responses::{RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadGuard, UnreadResponses};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
+use crate::net::{ConnectionUnread, ShutdownPhase};
 
 /// The idle time is counted in quarters. A connection is shut down gracefully when all quarters have passed since its
 /// last request, and closed one quarter later. A request itself reads no clock.

@@ -26,8 +26,8 @@ use tracing::{info, warn};
 use webpki::EndEntityCert;
 
 use super::connection::ConnectionIo;
-use crate::config::listener_options::ListenerTlsFiles;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::config::ListenerTlsFiles;
+use crate::logging::RateLimitedLog;
 
 /// Maximum time of a handshake: many round trips even on a bad line.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);

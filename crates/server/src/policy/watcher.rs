@@ -23,9 +23,8 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
-use crate::decider::Decider;
-use crate::decider::first_config::ConfigSource;
-use crate::logging::init::SanitizedText;
+use crate::decider::{ConfigSource, Decider};
+use crate::logging::SanitizedText;
 use crate::policy::xds::{self, XdsSubscription};
 
 /// The rules that run without `--rules`.

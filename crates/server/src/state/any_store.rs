@@ -16,8 +16,7 @@ use tidegate_core::store::{
 use tidegate_rules::RuleSet;
 use tracing::{error, info, warn};
 
-use crate::logging::panics;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::logging::{RateLimitedLog, panics};
 use crate::state::data_dir;
 use crate::state::shared_store::SharedStore;
 use crate::state::store_health::StoreOutage;

@@ -11,3 +11,6 @@ pub(crate) mod pending_file;
 pub(crate) mod shared_store;
 pub(crate) mod store_events;
 pub(crate) mod store_health;
+
+pub(crate) use self::any_store::{AnyStore, ServerLimiter};
+pub(crate) use self::node_identity::NodeIdentity;

@@ -10,11 +10,10 @@ use tidegate::Secret;
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::state::any_store::ServerLimiter;
-use crate::state::data_dir;
+use crate::logging::RateLimitedLog;
 use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
 use crate::state::pending_file::PendingFile;
+use crate::state::{ServerLimiter, data_dir};
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -17,7 +17,8 @@ use tidegate_core::subject::RuleName;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::state::any_store::{ServerLimiter, StoreCondition};
+use crate::state::ServerLimiter;
+use crate::state::any_store::StoreCondition;
 use crate::state::store_events::StoreObserver;
 use crate::state::store_health::{LOCAL_DECISION_NOTE, log_report};
 

@@ -4,8 +4,7 @@
 use std::path::Path;
 
 use super::env_values::EnvValues;
-use crate::config::SettingsLayer;
-use crate::config::listen_address::ListenAddress;
+use crate::config::{ListenAddress, SettingsLayer};
 
 const PORT_HINT: &str = "write a port between 0 and 65535";
 const ANY_HOST: &str = "0.0.0.0";

@@ -23,8 +23,7 @@ use std::time::Duration;
 use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
-use crate::config::envoy_options::EnvoyOptions;
-use crate::config::{EnvoyHeaders, LogFormat, LogLevel, ServerSettings, SettingsLayer};
+use crate::config::{EnvoyHeaders, EnvoyOptions, LogFormat, LogLevel, ServerSettings, SettingsLayer};
 use table::{EnvoyVariable, VariableSupport};
 
 /// The maximum wait for the store if `REDIS_TIMEOUT` is not set. The reference service waits 10 s, but its callers give

@@ -4,7 +4,7 @@ use http::HeaderName;
 use tidegate_rules::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 
 use super::env_values::EnvValues;
-use crate::config::envoy_options::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
+use crate::config::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
 
 /// How requests are decided, and the extra parts of a response.
 pub(super) fn read(values: &mut EnvValues<'_>) -> EnvoyOptions {

@@ -9,9 +9,7 @@ use tidegate_rules::envoy::ChargeOnDenial;
 
 use super::table::{self, VariableSupport};
 use super::*;
-use crate::config::control_plane::ControlPlane;
-use crate::config::envoy_options::LimitHeaders;
-use crate::config::store_choice::StoreUrl;
+use crate::config::{ControlPlane, LimitHeaders, StoreUrl};
 
 fn read_with(token_file: Option<&Path>, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
     let lookup = |name: &str| {

@@ -6,7 +6,7 @@ use http::{Method, header};
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::config::{EndpointAddress, ListenAddress};
 use crate::decider::InputError;
 use crate::edges::common::api_error::ApiError;
 use crate::edges::common::secret_digest::{MIN_SECRET_LEN, SecretDigest};

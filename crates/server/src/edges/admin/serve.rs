@@ -15,15 +15,12 @@ use tidegate_core::store::Source;
 use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::{DecideError, Decider, InputError, StoreCondition};
 use crate::edges::common::api_error::{ApiError, json_response, ok_response, text_page};
 use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
-use crate::logging::decision_ids::DecisionId;
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::net::body;
-use crate::net::connection::{HttpHandler, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::logging::{DecisionId, RateLimitedLog};
+use crate::net::{ConnectionUnread, HttpHandler, HttpResponse, body};
 use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
 
 /// The paths for a client that asks for another one.

@@ -4,10 +4,8 @@ use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
 
 use super::frame;
-use crate::decider::DecideError;
-use crate::decider::first_config::MissingConfigError;
-use crate::net::body::BodyError;
-use crate::net::connection::HttpResponse;
+use crate::decider::{DecideError, MissingConfigError};
+use crate::net::{BodyError, HttpResponse};
 use crate::protobuf::ProtobufError;
 
 /// Why a call gets no decision.

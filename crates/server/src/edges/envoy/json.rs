@@ -14,8 +14,7 @@ use super::error::EnvoyError;
 use super::serve::{EnvoyEdge, EnvoyResult};
 use super::wire::{self, EnvoyRequest, OwnHits, check_length, too_many, value};
 use crate::edges::common::api_error::text_page;
-use crate::net::body;
-use crate::net::connection::HttpResponse;
+use crate::net::{HttpResponse, body};
 
 mod response;
 

@@ -16,12 +16,9 @@ use super::response::EnvoyResponse;
 use super::statistics::EnvoyStatistics;
 use super::wire::{self, EnvoyRequest};
 use super::{frame, native};
-use crate::config::envoy_options::EnvoyOptions;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::{EndpointAddress, EnvoyOptions};
 use crate::decider::{Decider, DeciderView};
-use crate::net::body;
-use crate::net::connection::{HttpHandler, HttpProtocol, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::{ConnectionUnread, HttpHandler, HttpProtocol, HttpResponse, body};
 use crate::protobuf::{ProtobufFields, ProtobufWriter, for_each_field};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

@@ -26,7 +26,7 @@ use tidegate_rules::request::{
 };
 
 use super::credentials::{KeyHeader, api_key};
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::InputError;
 use crate::edges::common::check_body::MAX_VALUE_BYTES;
 use crate::edges::common::digest_key;

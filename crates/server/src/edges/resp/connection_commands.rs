@@ -111,17 +111,13 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
             |word: &[u8]| equals_ignore_case(word, section) || all.iter().any(|all| equals_ignore_case(word, all));
         sections.is_empty() || sections.iter().any(|word| named(word))
     };
+    let version = env!("CARGO_PKG_VERSION");
+    let server = format!("redis_version:{VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{version}\r\n");
     let facts = [
-        (
-            "Server",
-            format!(
-                "redis_version:{VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{}\r\n",
-                env!("CARGO_PKG_VERSION")
-            ),
-        ),
-        ("Persistence", "loading:0\r\n".to_owned()),
-        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
-        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
+        ("Server", &*server),
+        ("Persistence", "loading:0\r\n"),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n"),
+        ("Cluster", "cluster_enabled:0\r\n"),
     ];
     let wanted = facts.iter().filter(|(section, _)| wants(section));
     let rendered: Vec<_> = wanted.map(|(s, facts)| format!("# {s}\r\n{facts}")).collect();

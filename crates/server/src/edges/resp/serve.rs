@@ -26,12 +26,11 @@ use super::password_guesses::PasswordGuesses;
 use super::pipeline::{NextStep, run_pipeline};
 use super::session::Session;
 use super::throttle::ThrottleDialect;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::Decider;
-use crate::net::connection::{ConnectionIo, catch_panic};
-use crate::net::listener::ConnectionHandler;
-use crate::net::supervisor::{self, Activity, ConnectionContext};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::connection::catch_panic;
+use crate::net::supervisor;
+use crate::net::{Activity, ConnectionContext, ConnectionHandler, ConnectionIo, ConnectionUnread};
 
 pub(crate) use super::password::RespPassword;
 

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tidegate::live::{FileFilter, ignored_rule_files};
 use tracing::warn;
 
-use crate::logging::init::SanitizedText;
+use crate::logging::SanitizedText;
 
 /// How often to scan for files of a rules folder that are not read.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);

@@ -14,8 +14,7 @@ use tidegate_rules::{LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks
 use tracing::warn;
 
 use crate::config::LogSubjects;
-use crate::decider::Decider;
-use crate::decider::listed_subject;
+use crate::decider::{Decider, listed_subject};
 
 /// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules
 /// folder would not notice that its limits are gone. Reordered rates, because counts are stored by the index of a
