@@ -1,8 +1,6 @@
 //! The `tidegate` binary: the rate limiter as a service, and the commands around it.
 
 mod app;
-#[cfg(test)]
-mod caps;
 mod cli;
 mod config;
 mod decider;
@@ -15,6 +13,10 @@ mod net;
 mod policy;
 mod protobuf;
 mod state;
+#[cfg(test)]
+mod tests {
+    mod caps;
+}
 
 use std::process::ExitCode;
 

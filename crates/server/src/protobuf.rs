@@ -264,10 +264,9 @@ impl<'v> ProtobufWriter<'v> {
 }
 
 #[cfg(test)]
-mod mutations;
-
-#[cfg(test)]
 mod tests {
+    mod mutations;
+
     use super::*;
 
     fn encode(fields: impl FnOnce(&mut ProtobufWriter<'_>)) -> Vec<u8> {

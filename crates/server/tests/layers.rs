@@ -17,7 +17,7 @@ const ALLOWED_USES: [AllowedUses<'_>; 13] = [
     ("doctor", &["config", "logging", "state", "policy"]),
     ("cli", &["config", "logging", "decider", "policy", "edges", "app", "doctor"]),
     // Only in tests.
-    ("caps", &["net", "edges"]),
+    ("tests", &["net", "edges"]),
     ("instruction_counts", &["config", "net", "state", "decider", "edges", "app"]),
 ];
 

@@ -4,26 +4,24 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::observe::process;
+use tidegate::observe::{Metrics, process};
 use tidegate_rules::request::Edge;
 use tracing::info;
 
 use super::public_listener::PublicListener;
 use super::start::ServeError;
-use crate::config::ServerSettings;
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::config::{EndpointAddress, ListenAddress, ServerSettings};
 use crate::decider::Decider;
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::admin::metrics_listener::MetricsListener;
 use crate::edges::admin::serve::{AdminListener, RenderMetrics};
 use crate::edges::envoy::serve::{EnvoyEdge, EnvoyListener};
 use crate::edges::resp::serve::{RespListener, RespPassword};
-use crate::net::listener::{
-    ConnectionHandler, Listener, ListenerLimits, ListenerShutdown, SMALL_CONNECTIONS, WhenFull,
+use crate::net::listener::SMALL_CONNECTIONS;
+use crate::net::{
+    ConnectionHandler, ConnectionLimits, Listener, ListenerLimits, ListenerShutdown, ListenerTls, ShutdownHandle,
+    WhenFull,
 };
-use crate::net::shutdown_phase::ShutdownHandle;
-use crate::net::supervisor::ConnectionLimits;
-use crate::net::tls::ListenerTls;
 use crate::policy::watcher::{BUILT_IN_RULES, PolicyWatcher};
 
 /// File descriptors reserved for everything that is not a connection.
@@ -97,38 +95,31 @@ fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, drain: &'s Shut
     let public = PublicListener::new(&decider, &envoy);
     let resp = RespListener::new(Arc::clone(&decider), password, settings.capabilities().precision);
     tls.iter().for_each(ListenerTls::watch_files);
-    let row = Row { decider, drain };
+    let shared = (&decider.metrics, drain);
     vec![
-        row.of("http", &settings.http, public, limits, None),
-        row.of("grpc", &settings.grpc, EnvoyListener(envoy), aged, tls),
-        row.of("resp", &settings.resp, resp, limits, None),
-        row.of("admin", &settings.admin, admin, small, None),
-        row.of("metrics", &settings.metrics, scraped, small, None),
+        row(shared, "http", &settings.http, public, limits, None),
+        row(shared, "grpc", &settings.grpc, EnvoyListener(envoy), aged, tls),
+        row(shared, "resp", &settings.resp, resp, limits, None),
+        row(shared, "admin", &settings.admin, admin, small, None),
+        row(shared, "metrics", &settings.metrics, scraped, small, None),
     ]
 }
 
-/// What all rows have in common.
-struct Row<'s> {
-    decider: Arc<Decider>,
-    drain: &'s ShutdownHandle,
-}
-
-impl<'s> Row<'s> {
-    fn of(
-        &self,
-        edge: &'static str,
-        address: &'s ListenAddress,
-        handler: impl ConnectionHandler,
-        limits: ListenerLimits,
-        tls: Option<Arc<ListenerTls>>,
-    ) -> ListenerRow<'s> {
-        let (metrics, drain) = (Arc::clone(&self.decider.metrics), self.drain);
-        let serve = move |listener: Listener| {
-            let shutdown = ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
-            tokio::spawn(listener.serve(handler, limits, shutdown, metrics, tls));
-        };
-        ListenerRow { edge, address, serve: Box::new(serve) }
-    }
+/// A row. All rows share the metrics and the shutdown.
+fn row<'s>(
+    (metrics, drain): (&Arc<Metrics>, &'s ShutdownHandle),
+    edge: &'static str,
+    address: &'s ListenAddress,
+    handler: impl ConnectionHandler,
+    limits: ListenerLimits,
+    tls: Option<Arc<ListenerTls>>,
+) -> ListenerRow<'s> {
+    let metrics = Arc::clone(metrics);
+    let serve = move |listener: Listener| {
+        let shutdown = ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
+        tokio::spawn(listener.serve(handler, limits, shutdown, metrics, tls));
+    };
+    ListenerRow { edge, address, serve: Box::new(serve) }
 }
 
 /// The edges whose listeners are enabled.

@@ -8,16 +8,15 @@ use http::{HeaderValue, StatusCode, Version, header};
 use hyper::body::{Body, Incoming};
 use tidegate_rules::request::Edge;
 
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::Decider;
 use crate::edges::common::api_error::{ApiError, text_page};
 use crate::edges::envoy;
 use crate::edges::envoy::serve::EnvoyEdge;
 use crate::edges::http::serve::{HttpRouteHead, require_get};
 use crate::edges::proxy_auth::serve::ProxyAuthEdge;
-use crate::net::body::{self, Discarded};
-use crate::net::connection::{HttpHandler, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::body;
+use crate::net::{ConnectionUnread, Discarded, HttpHandler, HttpResponse};
 
 #[derive(Clone)]
 pub(crate) struct PublicListener(Arc<PublicEdges>);

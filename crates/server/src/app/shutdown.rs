@@ -13,7 +13,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
-use crate::net::shutdown_phase::{ShutdownHandle, ShutdownPhase, ShutdownWaiter};
+use crate::net::{ShutdownHandle, ShutdownPhase, ShutdownWaiter};
 
 /// Signals this close together count as one.
 const SIGNAL_DEBOUNCE: Duration = Duration::from_millis(250);
@@ -52,9 +52,10 @@ impl Signals {
     /// Registers the signal handlers.
     pub(crate) fn listen() -> std::io::Result<Self> {
         // Before the handler is registered: afterwards SIGHUP is no longer ignored.
-        let hangup = SignalAction::of_hangup(Terminal::of_process(), Disposition::of_hangup());
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup_action = SignalAction::of_hangup(File::open("/dev/tty"), &status);
         Ok(Signals {
-            hangup_action: hangup,
+            hangup_action,
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
             hup: signal(SignalKind::hangup())?,
@@ -75,56 +76,19 @@ impl Signals {
     }
 }
 
-/// Whether the process has a controlling terminal.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Terminal {
-    Controlling,
-    None,
-}
-
-impl Terminal {
-    fn of_process() -> Self {
-        match File::open("/dev/tty") {
-            Ok(_) => Terminal::Controlling,
-            Err(_) => Terminal::None,
-        }
-    }
-}
-
-/// The disposition of a signal when the process began.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Disposition {
-    /// Ignored: `nohup` started the process.
-    Ignored,
-    Default,
-}
-
-impl Disposition {
-    /// The disposition of SIGHUP. Unknown on systems without `/proc`.
-    fn of_hangup() -> Self {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        Disposition::read(&status)
-    }
-
-    fn read(status: &str) -> Self {
-        let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        match mask.unwrap_or(0) & 1 {
-            0 => Disposition::Default,
-            _ => Disposition::Ignored,
-        }
-    }
-}
-
 impl SignalAction {
-    /// The action for SIGHUP. A process that was started to outlive its terminal reloads, like a process without a
-    /// terminal.
-    fn of_hangup(terminal: Terminal, disposition: Disposition) -> Self {
-        match (terminal, disposition) {
-            (Terminal::Controlling, Disposition::Default) => SignalAction::StopNow,
-            _ => SignalAction::Reload,
-        }
+    /// The action for SIGHUP. It ends a process with a controlling terminal. A process that `nohup` started to outlive
+    /// its terminal reloads, like a process without a terminal. `status` is empty on systems without `/proc`.
+    fn of_hangup(terminal: std::io::Result<File>, status: &str) -> Self {
+        if terminal.is_ok() && !is_hangup_ignored(status) { SignalAction::StopNow } else { SignalAction::Reload }
     }
+}
+
+/// Whether SIGHUP was ignored when the process began.
+fn is_hangup_ignored(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.unwrap_or(0) & 1 == 1
 }
 
 /// Runs until a signal stops the service, then shuts it down. `reload` is called at each SIGHUP until then.
@@ -210,23 +174,23 @@ mod tests {
 
     #[test]
     fn a_hangup_ends_only_a_process_with_a_terminal() {
-        for (terminal, disposition, want) in [
-            (Terminal::Controlling, Disposition::Default, SignalAction::StopNow),
-            (Terminal::Controlling, Disposition::Ignored, SignalAction::Reload),
-            (Terminal::None, Disposition::Default, SignalAction::Reload),
-            (Terminal::None, Disposition::Ignored, SignalAction::Reload),
+        let (ignored, default) = ("SigIgn:\t1", "SigIgn:\t0");
+        for (path, status, want) in [
+            ("/dev/null", default, SignalAction::StopNow),
+            ("/dev/null", ignored, SignalAction::Reload),
+            ("/dev/null/none", default, SignalAction::Reload),
+            ("/dev/null/none", ignored, SignalAction::Reload),
         ] {
-            assert_eq!(SignalAction::of_hangup(terminal, disposition), want);
+            assert_eq!(SignalAction::of_hangup(File::open(path), status), want);
         }
     }
 
     #[test]
     fn an_ignored_hangup_is_the_first_bit_of_the_mask() {
         let status = |mask| format!("SigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
-        let read = |mask| Disposition::read(&status(mask));
-        assert_eq!(read("0000000000001001"), Disposition::Ignored);
-        assert_eq!(read("0000000000001000"), Disposition::Default);
-        assert_eq!(Disposition::read(""), Disposition::Default);
+        assert!(is_hangup_ignored(&status("0000000000001001")));
+        assert!(!is_hangup_ignored(&status("0000000000001000")));
+        assert!(!is_hangup_ignored(""));
     }
 
     #[test]

@@ -8,32 +8,25 @@ use std::time::Duration;
 use tidegate::clock::SystemClock;
 use tidegate::http::ResetStyle;
 use tidegate::observe::{Counter, Metrics};
+use tidegate::resilience::ResilienceSettings;
 use tidegate::runtime::TokioRuntime;
-use tidegate::{Limiter, Secret, resilience};
+use tidegate::{Limiter, Secret};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::listeners::{self, ListenerParts, enabled_edges};
-use super::maintenance::run_maintenance;
 use super::shutdown::{ShutdownOutcome, Signals, run_until_shutdown};
 use super::warnings;
-use crate::config::store_choice::StoreChoice;
-use crate::config::{ResetFormat, ServerSettings};
-use crate::decider::Decider;
-use crate::decider::first_config::FirstConfig;
+use crate::config::{ResetFormat, ServerSettings, StoreChoice};
+use crate::decider::{Decider, FirstConfig};
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::resp::serve::RespPassword;
-use crate::logging::decision_ids::DecisionIds;
-use crate::net::shutdown_phase::ShutdownHandle;
-use crate::net::tls::ListenerTls;
+use crate::logging::DecisionIds;
+use crate::net::{ListenerTls, ShutdownHandle};
 use crate::policy::watcher::{self, PolicyWatcher};
-use crate::state::any_store::{
-    self, AnyStore, join, join_failure_reason, log_not_joined, maintain_secret, return_leases, wait_until_exact,
-};
-use crate::state::data_dir;
-use crate::state::node_identity::NodeIdentity;
-use crate::state::secret_file;
+use crate::state::node_identity::write_pending;
+use crate::state::{AnyStore, NodeIdentity, data_dir};
 
 /// The time that the last settlements may take when the service ends.
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -42,6 +35,10 @@ const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
 const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same with `--require-store`: the store may be starting too.
 const REQUIRED_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
+/// In maintenance ticks: rules that no request matches are looked for every five seconds.
+const UNMATCHED_CHECK_TICKS: u64 = 50;
 
 /// Why the service does not run.
 pub(crate) enum ServeError {
@@ -55,24 +52,22 @@ pub(crate) enum ServeError {
 
 /// Runs the service until it is shut down.
 pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Result<ShutdownOutcome, ServeError> {
-    let system = |error: std::io::Error| ServeError::System(error.to_string());
     let mut signals = Signals::listen().map_err(system)?;
     let (drain, idle) = ShutdownHandle::new();
     if let Some(folder) = &settings.data_dir {
         data_dir::create_dir(folder).map_err(ServeError::Config)?;
     }
     let own = own_secret(&settings)?;
-    let identity = NodeIdentity::open(membership_folder(&settings));
-    let identity = identity.map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
+    let identity = NodeIdentity::open(membership_folder(&settings))
+        .map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let decider = Arc::new(build_decider(&settings, own.as_ref(), &identity, &drain)?);
     identity.restore_local_admissions(&decider.limiter);
-    let pending = identity.pending_file();
+    let pending = identity.pending_file.clone();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
-    let known = identity.store_secret().cloned();
+    let known = identity.store_secret.clone();
     join_store(&decider, (own, known), secret_folder, settings.require_store).await?;
     identity.spawn_persistence(&decider.limiter);
-    let watcher = PolicyWatcher::start(&decider, &settings.rules).map_err(system)?;
-    let watcher = Arc::new(watcher);
+    let watcher = Arc::new(PolicyWatcher::start(&decider, &settings.rules).map_err(system)?);
     if !settings.rules.allow_late_control_plane {
         tokio::select! {
             () = watcher.wait_for_control_plane() => {}
@@ -80,8 +75,7 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
         }
     }
     let token_file = settings.admin_token_file.as_deref();
-    let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts);
-    let access = access.map_err(|error| ServeError::Config(error.to_string()))?;
+    let access = AdminAccess::new(&settings.admin, token_file, &settings.admin_hosts).map_err(ServeError::Config)?;
     let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
     let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
@@ -103,14 +97,13 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     };
     let outcome =
         run_until_shutdown(signals, drain, idle, settings.drain_delay, settings.shutdown_timeout, reload).await;
-    if outcome != ShutdownOutcome::Forced {
-        return_leases(&decider.limiter).await;
-    }
-    if let Some(file) = pending
-        && let Err(error) = file.write(&any_store::local_admissions(&decider.limiter))
+    if let Some(shared) = decider.limiter.store().shared()
+        && outcome != ShutdownOutcome::Forced
     {
-        let path = file.path().display();
-        warn!(%path, %error, "pending charges cannot be written");
+        shared.return_leases().await;
+    }
+    if let Some(file) = pending {
+        write_pending(&decider.limiter, &file);
     }
     decider.log_missed_denials();
     if outcome != ShutdownOutcome::Forced {
@@ -138,8 +131,7 @@ fn keys_file(settings: &ServerSettings, decider: &Decider) -> Option<PathBuf> {
 /// others.
 fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, ServeError> {
     let file = settings.resp_password_file.as_deref();
-    let password = file.map(RespPassword::read).transpose();
-    let password = password.map_err(ServeError::Config)?;
+    let password = file.map(RespPassword::read).transpose().map_err(ServeError::Config)?;
     match &password {
         None if !settings.resp.is_local() => warn!(
             "--resp can be reached from other machines without a password; set --resp-password-file, or listen on loopback"
@@ -155,7 +147,7 @@ fn resp_password(settings: &ServerSettings) -> Result<Option<RespPassword>, Serv
 /// The secret from `--secret-file`, or from the data directory, if there is one.
 fn own_secret(settings: &ServerSettings) -> Result<Option<Secret>, ServeError> {
     let read = match (&settings.secret_file, &settings.data_dir, &settings.store) {
-        (Some(file), ..) => secret_file::read(file).map(Some),
+        (Some(file), ..) => data_dir::read_secret_file(file).map(Some),
         (None, Some(folder), StoreChoice::Memory) => data_dir::load_or_create_secret(folder).map(Some),
         _ => Ok(None),
     };
@@ -178,34 +170,33 @@ async fn join_store(
     folder: Option<&Path>,
     required: bool,
 ) -> Result<(), ServeError> {
+    let Some(shared) = decider.limiter.store().shared() else {
+        return Ok(());
+    };
     let (joining, folder) = (Arc::clone(decider), folder.map(Path::to_owned));
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
-        let secret = join(&joining.limiter, own.as_ref(), known.as_ref()).await;
+        let limiter = &joining.limiter;
+        let Some(shared) = limiter.store().shared() else { return };
+        let secret = shared.join(limiter, own.as_ref(), known.as_ref()).await;
         let _receiver_may_be_gone = done.send(());
-        if let Some(secret) = secret {
-            if let (None, Some(folder)) = (&own, folder)
-                && let Err(error) = data_dir::save_store_secret(&folder, &secret)
-            {
-                warn!("{error}");
-            }
-            maintain_secret(&joining.limiter, secret, own.is_some()).await;
+        if let (None, Some(folder)) = (&own, folder)
+            && let Err(error) = data_dir::save_store_secret(&folder, &secret)
+        {
+            warn!("{error}");
         }
+        shared.maintain_secret(limiter, secret, own.is_some()).await;
     });
-    let joined = async {
-        let _joined_or_failed = joined.await;
-    };
-    let exact = wait_until_exact(&decider.limiter);
+    let exact = shared.wait_until_exact();
     let is_exact = if required {
         let joined = timeout(REQUIRED_JOIN_TIMEOUT, joined).await;
-        joined.map_err(|_| ServeError::NoStore(join_failure_reason(&decider.limiter)))?;
+        let _joined_or_failed = joined.map_err(|_| ServeError::NoStore(shared.join_failure_reason()))?;
         timeout(JOIN_TIMEOUT, exact).await.is_ok()
     } else {
-        let both = async { (joined.await, exact.await) };
-        timeout(JOIN_TIMEOUT, both).await.is_ok()
+        timeout(JOIN_TIMEOUT, async { (joined.await, exact.await) }).await.is_ok()
     };
     if !is_exact {
-        log_not_joined(&decider.limiter);
+        shared.log_not_joined();
     }
     Ok(())
 }
@@ -217,13 +208,10 @@ pub(crate) fn build_decider(
     identity: &NodeIdentity,
     drain: &ShutdownHandle,
 ) -> Result<Decider, ServeError> {
-    let secret = match own {
-        // Until the store is joined, use the secret that it had last.
-        None => match identity.store_secret() {
-            Some(known) => known.clone(),
-            None => Secret::random().map_err(no_randomness)?,
-        },
-        Some(own) => own.clone(),
+    // Until the store is joined, use the secret that it had last.
+    let secret = match own.or(identity.store_secret.as_ref()) {
+        Some(known) => known.clone(),
+        None => Secret::random().map_err(no_randomness)?,
     };
     let policy = watcher::initial_policy(&settings.rules, settings.parse_options()).map_err(ServeError::Config)?;
     let first_config = FirstConfig::new(&settings.rules, policy.is_configured());
@@ -232,23 +220,19 @@ pub(crate) fn build_decider(
     let store = match &settings.store {
         StoreChoice::Memory => match &settings.data_dir {
             None => AnyStore::in_memory(clock, settings.memory_cap.0),
-            Some(folder) => {
-                let cap = settings.memory_cap.0;
-                let opened = AnyStore::on_disk(clock, cap, folder, &secret, &policy.rules);
-                opened.map_err(|error| ServeError::Config(error.to_string()))?
-            }
+            Some(folder) => AnyStore::on_disk(clock, settings.memory_cap.0, folder, &secret, &policy.rules)
+                .map_err(|error| ServeError::Config(error.to_string()))?,
         },
         StoreChoice::Redis(url) => {
-            let own = resilience::ResilienceSettings {
+            let own = ResilienceSettings {
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
                 clock_tolerance: settings.clock,
-                me: Some(identity.id()),
+                me: Some(identity.id),
                 members: identity.last_nodes(),
-                ..resilience::ResilienceSettings::default()
+                ..ResilienceSettings::default()
             };
-            let shared = AnyStore::shared(url.expose(), own);
-            shared.map_err(|error| ServeError::Config(error.to_string()))?
+            AnyStore::shared_at(url.expose(), own).map_err(ServeError::Config)?
         }
     };
     let mut builder = Limiter::builder().policy(policy).secret(secret).clock(clock);
@@ -257,7 +241,7 @@ pub(crate) fn build_decider(
         warn!("every rule is in shadow mode, because --shadow is on: nothing is denied");
         builder = builder.shadow();
     }
-    let limiter = builder.build_on(store).map_err(|error| ServeError::System(error.to_string()))?;
+    let limiter = builder.build_on(store).map_err(system)?;
     if settings.envoy.descriptor_options.all_shadow {
         warn!("every limit is in shadow mode, because SHADOW_MODE is set: nothing is denied");
     }
@@ -279,6 +263,26 @@ pub(crate) fn build_decider(
     })
 }
 
+fn system(error: impl std::fmt::Display) -> ServeError {
+    ServeError::System(error.to_string())
+}
+
 fn no_randomness(error: getrandom::Error) -> ServeError {
     ServeError::System(format!("no randomness: {error}"))
+}
+
+/// The work that no request causes: logs counts, rules that no request matches and whether durable charges are safe.
+async fn run_maintenance(decider: Arc<Decider>) {
+    let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
+    let (mut unacknowledged, mut overflowed) = (None, 0);
+    for ticks in 0_u64.. {
+        tick.tick().await;
+        decider.log_missed_denials();
+        if ticks % UNMATCHED_CHECK_TICKS == 0 {
+            decider.report_unmatched();
+        }
+        let store = decider.limiter.store();
+        store.report_health(&mut unacknowledged);
+        store.report_overflow(&mut overflowed);
+    }
 }

@@ -10,18 +10,14 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-use crate::config::ServerSettings;
-use crate::config::listen_address::ListenAddress;
+use crate::config::{ListenAddress, ServerSettings};
 
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_WRITE: u32 = 0o002;
 
 /// Logs every warning. `keys` is the keys file that the rules name.
 pub(super) fn log(settings: &ServerSettings, config: Option<&Path>, keys: Option<&Path>) {
-    for warning in open_listeners(settings) {
-        warn!("{warning}");
-    }
-    for warning in open_files(settings, config, keys) {
+    for warning in open_listeners(settings).into_iter().chain(open_files(settings, config, keys)) {
         warn!("{warning}");
     }
 }
@@ -58,27 +54,19 @@ fn open_files(settings: &ServerSettings, config: Option<&Path>, keys: Option<&Pa
         ("--grpc-cert", tls.map(|tls| &*tls.certificate)),
         ("--grpc-client-ca", tls.and_then(|tls| tls.client_authorities.as_deref())),
     ];
-    let mut warnings = Vec::new();
-    for (what, path) in secrets {
-        let Some(path) = path else { continue };
-        if mode(path) & (OTHERS_READ | OTHERS_WRITE) != 0 {
-            let path = path.display();
-            warnings.push(format!(
-                "{what} {path} is a secret that every user of this machine can read or write; chmod 600 {path}"
-            ));
-        }
-    }
-    for (what, path) in trusted {
-        let Some(path) = path else { continue };
-        for path in writable(path) {
-            let path = path.display();
-            warnings.push(format!(
-                "{what} {path} can be written by every user of this machine, who can then change \
-                 decisions; chmod o-w {path}"
-            ));
-        }
-    }
-    warnings
+    let paths = secrets.into_iter().filter_map(|(what, path)| Some((what, path?)));
+    let secrets = paths.filter(|(_, path)| mode(path) & (OTHERS_READ | OTHERS_WRITE) != 0).map(|(what, path)| {
+        let path = path.display();
+        format!("{what} {path} is a secret that every user of this machine can read or write; chmod 600 {path}")
+    });
+    let paths = trusted
+        .into_iter()
+        .flat_map(|(what, path)| path.map(writable).unwrap_or_default().into_iter().map(move |path| (what, path)));
+    let trusted = paths.map(|(what, path)| {
+        let path = path.display();
+        format!("{what} {path} can be written by every user of this machine, who can then change decisions; chmod o-w {path}")
+    });
+    secrets.chain(trusted).collect()
 }
 
 /// The file, or the folder and the files in it, if other users may write there.

@@ -5,60 +5,13 @@
 
 use serde_json::json;
 
-use super::{DoctorArgs, Exit, print_error, print_line};
-use crate::config::store_choice::StoreChoice;
-use crate::config::{ConfigError, SettingsLayer};
-use crate::doctor::{DoctorFinding, DoctorOptions, Reached, examine};
+use super::{CommandResult, DoctorArgs, Exit, bad_settings, fails, merged_settings, print_error, print_line};
+use crate::config::{SettingsLayer, StoreChoice};
+use crate::doctor::{DoctorFinding, Reached, examine};
 
-pub(super) fn run(args: DoctorArgs) -> Exit {
+pub(super) fn run(args: DoctorArgs) -> CommandResult {
     let as_json = args.json;
-    let options = match doctor_options(args) {
-        Ok(Some(options)) => options,
-        Ok(None) => {
-            print_error("doctor looks at a store that nodes share; name it with --store");
-            return Exit::Usage;
-        }
-        Err(error) => {
-            print_error(&error);
-            return if error.is_file_error() { Exit::BadConfig } else { Exit::Usage };
-        }
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            print_error(error);
-            return Exit::Failed;
-        }
-    };
-    let mut findings = Vec::new();
-    let mut report = |finding: DoctorFinding| {
-        if !as_json {
-            print_line(finding.line());
-        }
-        findings.push(finding);
-    };
-    let announce = |what: &str| print_error(format_args!("still looking at {what}"));
-    let reached = runtime.block_on(examine(&options, &mut report, &announce));
-    let exit = match reached {
-        Reached::No => Exit::Unreachable,
-        Reached::Yes if findings.iter().any(DoctorFinding::is_failure) => Exit::Failed,
-        Reached::Yes => Exit::Done,
-    };
-    if as_json {
-        let findings: Vec<_> = findings.iter().map(DoctorFinding::json).collect();
-        print_line(json!({"exit": exit as u8, "findings": findings}));
-    }
-    exit
-}
-
-/// The settings of `serve` that `doctor` needs. None: there is no shared store to examine.
-fn doctor_options(args: DoctorArgs) -> Result<Option<DoctorOptions>, ConfigError> {
-    super::check_environment()?;
-    let below = match &args.config {
-        Some(file) => SettingsLayer::read(file)?,
-        None => SettingsLayer::default(),
-    };
+    // The settings of `serve` that `doctor` needs.
     let own = SettingsLayer {
         rules: args.rules,
         store: args.store,
@@ -68,15 +21,28 @@ fn doctor_options(args: DoctorArgs) -> Result<Option<DoctorOptions>, ConfigError
         clock_alarm: args.clock_alarm,
         ..SettingsLayer::default()
     };
-    let settings = own.merged_over(below).resolve()?;
-    Ok(match settings.store {
-        StoreChoice::Memory => None,
-        StoreChoice::Redis(store) => Some(DoctorOptions {
-            store,
-            rules: settings.rules.path,
-            secret_file: settings.secret_file,
-            budget: settings.store_budget,
-            clock: settings.clock,
-        }),
-    })
+    let settings = merged_settings(own, args.config.as_deref()).and_then(SettingsLayer::resolve);
+    let settings = settings.map_err(bad_settings)?;
+    let StoreChoice::Redis(url) = &settings.store else {
+        return Err((Exit::Usage, "doctor looks at a store that nodes share; name it with --store".to_owned()));
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(fails(Exit::Failed))?;
+    let mut findings = Vec::new();
+    let mut report = |finding: DoctorFinding| {
+        if !as_json {
+            print_line(finding.line());
+        }
+        findings.push(finding);
+    };
+    let announce = |what: &str| print_error(format_args!("still looking at {what}"));
+    let exit = match runtime.block_on(examine(url.expose(), &settings, &mut report, &announce)) {
+        Reached::No => Exit::Unreachable,
+        Reached::Yes if findings.iter().any(DoctorFinding::is_failure) => Exit::Failed,
+        Reached::Yes => Exit::Done,
+    };
+    if as_json {
+        let findings: Vec<_> = findings.iter().map(DoctorFinding::json).collect();
+        print_line(json!({"exit": exit as u8, "findings": findings}));
+    }
+    Ok(exit)
 }

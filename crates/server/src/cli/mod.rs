@@ -8,19 +8,19 @@ mod doctor;
 mod explain;
 mod key;
 mod lint;
-mod schema;
 mod serve;
 mod try_peek;
 
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use crate::config::store_choice::StoreUrl;
-use crate::config::{self, SettingsLayer, UnknownVariableError, millis};
+use crate::config::{self, ConfigError, SettingsLayer, StoreUrl, UnknownVariableError, millis};
 
 /// A distributed rate limiter.
 #[derive(Parser, Debug)]
@@ -191,17 +191,44 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The exit code of a command, or that of its failure and the text for standard error.
+type CommandResult = Result<Exit, (Exit, String)>;
+
+/// Makes an error of any kind the failure of a command.
+fn fails<E: Display>(exit: Exit) -> impl FnOnce(E) -> (Exit, String) {
+    move |error| (exit, error.to_string())
+}
+
+/// Makes an error of the settings the failure of a command.
+fn bad_settings(error: ConfigError) -> (Exit, String) {
+    (if error.is_file_error() { Exit::BadConfig } else { Exit::Usage }, error.to_string())
+}
+
 pub(crate) fn run(cli: Cli) -> Exit {
-    match cli.command {
+    let result = match cli.command {
         Command::Serve(args) => serve::run(*args),
-        Command::Lint(args) => lint::run(&args),
+        Command::Lint(args) => Ok(lint::run(&args)),
         Command::Doctor(args) => doctor::run(args),
         Command::Explain(args) => explain::run(&args),
         Command::Try(args) => try_peek::run(&args, "/v1/check"),
         Command::Peek(args) => try_peek::run(&args, "/v1/peek"),
         Command::Key(command) => key::run(command),
-        Command::Schema => schema::run(),
-    }
+        Command::Schema => {
+            print_line(tidegate_rules::schema());
+            Ok(Exit::Done)
+        }
+    };
+    result.unwrap_or_else(|(exit, text)| {
+        print_error(text);
+        exit
+    })
+}
+
+/// The settings in `layer`, and those of the file below it.
+fn merged_settings(layer: SettingsLayer, file: Option<&Path>) -> Result<SettingsLayer, ConfigError> {
+    check_environment()?;
+    let below = file.map(SettingsLayer::read).transpose()?.unwrap_or_default();
+    Ok(layer.merged_over(below))
 }
 
 /// Rejects environment variables that look like settings but are not settings of any command.
@@ -253,13 +280,11 @@ fn unit_cost(text: &str) -> Result<(String, u64), String> {
 }
 
 /// Prints a line to standard output. A closed pipe is not an error.
-fn print_line(text: impl std::fmt::Display) {
-    use std::io::Write;
+fn print_line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-fn print_error(text: impl std::fmt::Display) {
-    use std::io::Write;
+fn print_error(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "tidegate: {text}");
 }
 

@@ -2,22 +2,15 @@
 
 use tracing::error;
 
-use super::{Exit, ServeArgs, print_error};
+use super::{CommandResult, Exit, ServeArgs, bad_settings, merged_settings};
 use crate::app::shutdown::ShutdownOutcome;
 use crate::app::start::{ServeError, serve};
-use crate::config::envoy_compat::{AdminToken, EnvoyCompat, HeaderOverride};
-use crate::config::{ConfigError, ServerSettings, SettingsLayer};
+use crate::config::{ConfigError, EnvoyCompat, ServerSettings};
 use crate::logging::{init, writer};
 
-pub(super) fn run(args: ServeArgs) -> Exit {
+pub(super) fn run(args: ServeArgs) -> CommandResult {
     let config = args.config.clone();
-    let (settings, compat) = match settings(args) {
-        Ok(resolved) => resolved,
-        Err(error) => {
-            print_error(&error);
-            return if error.is_file_error() { Exit::BadConfig } else { Exit::Usage };
-        }
-    };
+    let (settings, compat) = settings(args).map_err(bad_settings)?;
     init::init(settings.log_level, settings.log_format);
     if let Some(compat) = compat {
         compat.log_warnings();
@@ -42,7 +35,7 @@ pub(super) fn run(args: ServeArgs) -> Exit {
         }
     };
     writer::flush();
-    exit
+    Ok(exit)
 }
 
 /// On one core, several threads would only hand work to each other.
@@ -56,22 +49,13 @@ fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
 /// The settings from flags, environment and file. With `--envoy-compat`, the environment of the Envoy reference
 /// service is the layer below them.
 fn settings(args: ServeArgs) -> Result<(ServerSettings, Option<EnvoyCompat>), ConfigError> {
-    super::check_environment()?;
-    let below = match &args.config {
-        Some(file) => SettingsLayer::read(file)?,
-        None => SettingsLayer::default(),
-    };
-    let layer = args.layer.merged_over(below);
+    let layer = merged_settings(args.layer, args.config.as_deref())?;
     if !layer.envoy_compat.unwrap_or(false) {
         return Ok((layer.resolve()?, None));
     }
-    let token = AdminToken::of(layer.admin_token_file.as_deref());
-    let compat = EnvoyCompat::read(&|name| std::env::var(name).ok(), token)?;
-    let headers = match layer.envoy_headers {
-        Some(_) => HeaderOverride::Set,
-        None => HeaderOverride::Unset,
-    };
+    let compat = EnvoyCompat::read(&|name| std::env::var(name).ok(), layer.admin_token_file.as_deref())?;
+    let own_headers = layer.envoy_headers;
     let mut settings = layer.merged_over(compat.layer.clone()).resolve()?;
-    compat.apply(headers, &mut settings);
+    compat.apply(own_headers, &mut settings);
     Ok((settings, Some(compat)))
 }

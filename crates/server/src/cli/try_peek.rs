@@ -2,30 +2,25 @@
 
 use serde_json::Value;
 
-use super::{CheckArgs, Exit, OutputFormat, client, print_error, print_line};
+use super::{CheckArgs, CommandResult, Exit, OutputFormat, client, print_error, print_line};
 
 /// Sends the request and prints the decision. Exits with 75 if it is denied.
-pub(super) fn run(args: &CheckArgs, path: &str) -> Exit {
-    let response = match client::post(&args.url, path, &args.request.body()) {
-        Ok(response) => response,
-        Err(error) => {
-            print_error(format_args!("{}: {error}", args.url));
-            return Exit::Unreachable;
-        }
-    };
+pub(super) fn run(args: &CheckArgs, path: &str) -> CommandResult {
+    let response = client::post(&args.url, path, &args.request.body());
+    let response = response.map_err(|error| (Exit::Unreachable, format!("{}: {error}", args.url)))?;
     let decision: Value = serde_json::from_str(&response.body).unwrap_or(Value::Null);
     match args.request.output {
         OutputFormat::Json => print_line(&response.body),
         OutputFormat::Text if decision.get("allowed").is_some() => print_line(sentence(&decision)),
         OutputFormat::Text => print_error(message(&decision).unwrap_or(&response.body)),
     }
-    match response.status {
+    Ok(match response.status {
         200 => Exit::Done,
         400 => Exit::Usage,
         _ if decision["allowed"] == false => Exit::Denied,
         503 => Exit::Unreachable,
         _ => Exit::Failed,
-    }
+    })
 }
 
 fn message(decision: &Value) -> Option<&str> {

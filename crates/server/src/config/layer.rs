@@ -1,19 +1,17 @@
 //! One layer of settings: from flags and environment, or from a file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use super::name_list::file_names;
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{ByteSize, ConfigError, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
-use crate::config::control_plane::ControlPlane;
-use crate::config::listen_address::ListenAddress;
-use crate::config::store_choice::StoreUrl;
+use crate::config::{ControlPlane, ListenAddress, StoreUrl};
 
 /// Declares the settings: each has a type, and is absent from a layer that does not set it.
 macro_rules! settings {
@@ -242,5 +240,40 @@ impl SettingsLayer {
             return Err(malformed(format!("`{name}` has no value; write one, or remove the line")));
         }
         Ok(layer)
+    }
+}
+
+/// Lists of names are a YAML list, or one text with commas as flags and the environment have it.
+fn file_names<'de, D: Deserializer<'de>>(file: D) -> Result<Option<Vec<String>>, D::Error> {
+    Ok(Option::<NameList>::deserialize(file)?.map(|list| list.0))
+}
+
+struct NameList(Vec<String>);
+
+impl<'de> Deserialize<'de> for NameList {
+    fn deserialize<D: Deserializer<'de>>(file: D) -> Result<Self, D::Error> {
+        file.deserialize_any(NameListVisitor)
+    }
+}
+
+struct NameListVisitor;
+
+impl<'de> Visitor<'de> for NameListVisitor {
+    type Value = NameList;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("names with commas between them, or a list of names")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<NameList, E> {
+        Ok(NameList(text.split(',').map(str::to_owned).collect()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<NameList, A::Error> {
+        let mut names = Vec::new();
+        while let Some(name) = items.next_element()? {
+            names.push(name);
+        }
+        Ok(NameList(names))
     }
 }

@@ -3,7 +3,6 @@
 //! Every setting is an `Option` in [`SettingsLayer`], whichever layer it comes from. [`ServerSettings`] is the
 //! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
-pub(crate) mod backoff;
 pub(crate) mod control_plane;
 mod environment;
 pub(crate) mod envoy_compat;
@@ -11,7 +10,6 @@ pub(crate) mod envoy_options;
 mod layer;
 pub(crate) mod listen_address;
 pub(crate) mod listener_options;
-mod name_list;
 mod quantity;
 mod resolve;
 pub(crate) mod store_choice;
@@ -31,17 +29,18 @@ use tidegate_core::store::Capabilities;
 use tidegate_core::units::Nanos;
 use tidegate_rules::ParseOptions;
 
+pub(crate) use self::control_plane::{ControlPlane, XdsNodeInfo, XdsTlsFiles};
 pub(crate) use self::environment::{UnknownVariableError, check as check_environment};
+pub(crate) use self::envoy_compat::EnvoyCompat;
+use self::envoy_compat::EnvoyCompatError;
+pub(crate) use self::envoy_options::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
 pub(crate) use self::layer::SettingsLayer;
+pub(crate) use self::listen_address::{EndpointAddress, ListenAddress};
+pub(crate) use self::listener_options::{ConnectionAge, ListenerTlsFiles};
 pub(crate) use self::quantity::{ByteSize, millis};
+use self::store_choice::UnknownStoreError;
+pub(crate) use self::store_choice::{StoreChoice, StoreUrl};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
-use crate::config::control_plane::ControlPlane;
-use crate::config::envoy_compat::EnvoyCompatError;
-use crate::config::envoy_options::EnvoyOptions;
-use crate::config::listen_address::ListenAddress;
-use crate::config::listener_options::ConnectionAge;
-use crate::config::listener_options::ListenerTlsFiles;
-use crate::config::store_choice::{StoreChoice, UnknownStoreError};
 
 /// All settings of `serve`.
 #[derive(Clone, Debug)]

@@ -8,11 +8,8 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
-use crate::config::envoy_options::{DEFAULT_WAIT, EnvoyOptions};
-use crate::config::listen_address::ListenAddress;
-use crate::config::listener_options::ConnectionAge;
-use crate::config::listener_options::ListenerTlsFiles;
-use crate::config::store_choice::StoreChoice;
+use crate::config::envoy_options::DEFAULT_WAIT;
+use crate::config::{ConnectionAge, EnvoyOptions, ListenAddress, ListenerTlsFiles, StoreChoice};
 
 /// The minimum with which the store is useful.
 const MIN_MEMORY: u64 = 16 << 20;
@@ -112,18 +109,14 @@ impl SettingsLayer {
 
     /// A node of several must not count alone because its store was left out by mistake.
     fn check_shared(&self, store: &StoreChoice) -> Result<(), ConfigError> {
-        if matches!(store, StoreChoice::Redis(_)) {
-            return Ok(());
+        let needing = [
+            ("--require-store", self.require_store == Some(true)),
+            ("--nodes", self.nodes.is_some_and(|nodes| nodes > 1)),
+        ];
+        match (store, needing.into_iter().find(|(_, is_given)| *is_given)) {
+            (StoreChoice::Memory, Some((given, _))) => Err(ConfigError::NeedsSharedStore { given }),
+            _ => Ok(()),
         }
-        if self.require_store == Some(true) {
-            let given = "--require-store";
-            return Err(ConfigError::NeedsSharedStore { given });
-        }
-        if self.nodes.is_some_and(|nodes| nodes > 1) {
-            let given = "--nodes";
-            return Err(ConfigError::NeedsSharedStore { given });
-        }
-        Ok(())
     }
 
     /// Rejects settings of a listener that was left out by mistake. A listener that is switched off may have them,

@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use serde::Deserialize;
 
-use crate::config::envoy_options::LimitHeaders;
+use crate::config::LimitHeaders;
 
 /// The format of log lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum, Deserialize)]

@@ -18,8 +18,7 @@ use tracing::info;
 
 use super::Decider;
 use crate::config::LogSubjects;
-use crate::logging::decision_ids::DecisionId;
-use crate::logging::init::SanitizedText;
+use crate::logging::{DecisionId, SanitizedText};
 
 /// Headers whose values allow a reader to act as the client.
 const CREDENTIAL_HEADERS: [&str; 5] = ["authorization", "cookie", "proxy-authorization", "x-api-key", "api-key"];
@@ -53,38 +52,39 @@ enum DenialKind {
     Shadow,
 }
 
+/// Which denials of a decision are logged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum DenialScope {
+    All,
+    Shadow,
+}
+
 impl Decider {
     /// Logs the counts of skipped lines of rules that deny nothing any more. Called at every maintenance tick.
     pub(crate) fn log_missed_denials(&self) {
         self.metrics.take_skipped_lines(second(self.clock.now()), log_missed_count);
     }
 
-    /// Logs a denial, and the denials of rules in shadow mode, as far as each rule has lines left in this second.
-    /// `request` is only called when a line is written.
-    pub(crate) fn log_denial<'a>(
+    /// Logs the denials of rules in shadow mode and that of the decision, as far as each rule has lines left in this
+    /// second. `request` is only called when a line is written.
+    pub(super) fn log_denials<'a>(
         &self,
         id: &DecisionId,
         edge: Edge,
-        decision: &Decision,
+        (decision, scope): (&Decision, DenialScope),
         request: impl FnOnce() -> Option<Request<'a>>,
     ) {
         let mut denials = self.shadow_denials(decision);
-        if !decision.allowed() {
+        if scope == DenialScope::All && !decision.allowed() {
             denials.extend(self.denial(decision));
         }
-        self.write_denials(&denials, id, edge, decision, request);
-    }
-
-    /// Logs only the denials of rules in shadow mode.
-    pub(crate) fn log_shadow_denials<'a>(
-        &self,
-        id: &DecisionId,
-        edge: Edge,
-        decision: &Decision,
-        request: impl FnOnce() -> Option<Request<'a>>,
-    ) {
-        let denials = self.shadow_denials(decision);
-        self.write_denials(&denials, id, edge, decision, request);
+        if denials.is_empty() {
+            return;
+        }
+        let request = request().unwrap_or_default();
+        for denial in &denials {
+            self.write_denial(denial, id, edge, decision, &request);
+        }
     }
 
     fn denial<'d>(&self, decision: &'d Decision) -> Option<DenialLine<'d>> {
@@ -123,23 +123,6 @@ impl Decider {
         true
     }
 
-    fn write_denials<'a>(
-        &self,
-        denials: &[DenialLine<'_>],
-        id: &DecisionId,
-        edge: Edge,
-        decision: &Decision,
-        request: impl FnOnce() -> Option<Request<'a>>,
-    ) {
-        if denials.is_empty() {
-            return;
-        }
-        let request = request().unwrap_or_default();
-        for denial in denials {
-            self.write_denial(denial, id, edge, decision, &request);
-        }
-    }
-
     fn write_denial(
         &self,
         denial: &DenialLine<'_>,
@@ -156,24 +139,11 @@ impl Decider {
         let source = decision.source().name();
         let ip = request.ip.map(|ip| ip.to_string());
         let (method, path) = (text("method"), text("path"));
-        match denial.kind {
-            DenialKind::Enforced => {
-                let retry_after_ms = retry_ms(decision);
-                info!(id, rule, edge, source, subject, subject_id, ip, method, path, retry_after_ms, "denied");
-            }
-            DenialKind::Shadow => info!(
-                id,
-                rule,
-                edge,
-                source,
-                subject,
-                subject_id,
-                ip,
-                method,
-                path,
-                "would be denied, but the rule is in shadow mode"
-            ),
-        }
+        let (retry_after_ms, message) = match denial.kind {
+            DenialKind::Enforced => (retry_ms(decision), "denied"),
+            DenialKind::Shadow => (None, "would be denied, but the rule is in shadow mode"),
+        };
+        info!(id, rule, edge, source, subject, subject_id, ip, method, path, retry_after_ms, "{message}");
     }
 
     /// Logs the denial of a permit.

@@ -1,10 +1,15 @@
 //! Why a request gets no decision, for all edges.
 
 use tidegate::{AcquireError, RefundError, SettleError, TicketError};
-use tidegate_core::store::StoreError;
+use tidegate_core::store::{FailureCause, StoreError};
+use tracing::warn;
 
 use super::first_config::MissingConfigError;
-use crate::state::store_error_log::log_store_error;
+use crate::logging::RateLimitedLog;
+
+/// The line about requests that get an error because the store did not reply. Any client can cause thousands of them
+/// during an outage, so one line every 10 s counts them and names the last cause.
+static UNANSWERED_LOG: RateLimitedLog = RateLimitedLog::new();
 
 /// Why a request gets no decision.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +46,14 @@ impl InputError {
     /// The error with its field inside `outer`.
     pub(crate) fn inside(self, outer: &str) -> Self {
         InputError { field: format!("{outer}.{}", self.field), ..self }
+    }
+}
+
+/// Logs that a request got an error, with its cause.
+pub(super) fn log_store_error(error: &StoreError) {
+    if let Some(times) = UNANSWERED_LOG.count() {
+        let cause = FailureCause::of(error);
+        warn!(times, %cause, "store gave no reply");
     }
 }
 

@@ -18,8 +18,8 @@ use crate::config::RulesSource;
 #[derive(Debug)]
 pub(crate) struct FirstConfig {
     has_files: bool,
-    files_missing: AtomicBool,
-    plane_missing: AtomicBool,
+    /// Whether each source is still missing, by [`ConfigSource`].
+    missing: [AtomicBool; 2],
 }
 
 /// A source of configuration.
@@ -48,29 +48,18 @@ impl FirstConfig {
     /// The state at the start. `has_rules` is whether rules from files or built-in rules are in force.
     pub(crate) fn new(from: &RulesSource, has_rules: bool) -> Self {
         let has_files = from.path.is_some();
-        FirstConfig {
-            has_files,
-            files_missing: AtomicBool::new(has_files && !has_rules),
-            plane_missing: AtomicBool::new(from.xds.is_some()),
-        }
+        FirstConfig { has_files, missing: [has_files && !has_rules, from.xds.is_some()].map(AtomicBool::new) }
     }
 
     /// Records that a valid configuration of this source is in force. A thread that sees this also sees that
     /// configuration.
     pub(crate) fn record_loaded(&self, source: ConfigSource) {
-        let missing = match source {
-            ConfigSource::Files => &self.files_missing,
-            ConfigSource::ControlPlane => &self.plane_missing,
-        };
-        missing.store(false, Release);
+        self.missing[source as usize].store(false, Release);
     }
 
     /// Whether this source has delivered a valid configuration, or is not used.
     pub(crate) fn is_loaded(&self, source: ConfigSource) -> bool {
-        !match source {
-            ConfigSource::Files => self.files_missing.load(Acquire),
-            ConfigSource::ControlPlane => self.plane_missing.load(Acquire),
-        }
+        !self.missing[source as usize].load(Acquire)
     }
 
     /// Whether requests of this edge can be decided.

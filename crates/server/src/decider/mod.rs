@@ -32,17 +32,16 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::first_config::FirstConfig;
+use self::denials::DenialScope;
+use self::error::log_store_error;
+pub(crate) use self::first_config::{ConfigSource, FirstConfig, MissingConfigError};
 use self::maybe_ready::MaybeReady;
 use self::readiness::Readiness;
 use crate::config::LogSubjects;
-use crate::logging::decision_ids::{DecisionId, DecisionIds};
-use crate::logging::writer;
-use crate::net::shutdown_phase::ShutdownPhase;
-use crate::state::any_store::{AnyStore, ServerLimiter};
-use crate::state::store_error_log::log_store_error;
-
+use crate::logging::{DecisionId, DecisionIds, writer};
+use crate::net::ShutdownPhase;
 pub(crate) use crate::state::any_store::StoreCondition;
+use crate::state::{AnyStore, ServerLimiter};
 pub(crate) use denials::listed_subject;
 pub(crate) use error::{DecideError, InputError};
 
@@ -212,7 +211,7 @@ impl Decider {
         if options.scope == ChargeScope::Nothing {
             return None;
         }
-        self.log_denial(id, edge, decision, again);
+        self.log_denials(id, edge, (decision, DenialScope::All), again);
         if options.receipt { self.receipt(decision) } else { None }
     }
 
@@ -235,11 +234,8 @@ impl Decider {
         let took = started.elapsed();
         self.metrics.record_duration(edge, took);
         let (id, response) = (self.next_id(), response?);
-        if response.over_limit {
-            self.log_denial(&id, edge, &response.decision, again);
-        } else {
-            self.log_shadow_denials(&id, edge, &response.decision, again);
-        }
+        let scope = if response.over_limit { DenialScope::All } else { DenialScope::Shadow };
+        self.log_denials(&id, edge, (&response.decision, scope), again);
         Ok(CheckedDescriptors { id, response, took })
     }
 
@@ -283,7 +279,7 @@ impl Decider {
                 limits,
             },
             Acquired::Denied(decision) => {
-                self.log_denial(id, edge, &decision, again);
+                self.log_denials(id, edge, (&decision, DenialScope::All), again);
                 AcquireOutcome::Denied(decision)
             }
             Acquired::Full(denial) => {
@@ -331,7 +327,7 @@ impl Decider {
         let reservation = self.limiter.reserve(request, ttl.duration()).await;
         self.metrics.record_duration(edge, started.elapsed());
         let reservation = reservation?;
-        self.log_denial(id, edge, &reservation.decision, again);
+        self.log_denials(id, edge, (&reservation.decision, DenialScope::All), again);
         Ok(reservation)
     }
 

@@ -3,8 +3,8 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::decider::first_config::MissingConfigError;
-use crate::net::shutdown_phase::ShutdownPhase;
+use crate::decider::MissingConfigError;
+use crate::net::ShutdownPhase;
 
 /// Whether this node is ready for requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,8 +6,9 @@
 use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError};
 
 use super::finding::DoctorFinding;
-use super::probe::{ProbeResult, SilentServer, config_setting};
-use super::{DoctorOptions, Reached, announce_if_slow, examine_server, stopped_replying};
+use super::probe::{SilentServer, config_setting};
+use super::{Reached, announce_if_slow, examine_server, stopped_replying};
+use crate::config::ServerSettings;
 
 /// The number of hash slots of any cluster.
 const HASH_SLOTS: usize = 16_384;
@@ -23,7 +24,7 @@ pub(super) struct ClusterExamination {
 impl ClusterExamination {
     pub(super) async fn examine(
         &self,
-        options: &DoctorOptions,
+        options: &ServerSettings,
         config: &RedisConfig,
         report: &mut impl FnMut(DoctorFinding),
         announce: &impl Fn(&str),
@@ -36,7 +37,7 @@ impl ClusterExamination {
             }
         }
         self.reachability(&open, &lost).into_iter().for_each(&mut *report);
-        let unserved: Vec<_> = lost.iter().map(|(server, _)| *server).collect();
+        let unserved: Vec<_> = lost.iter().map(|(server, _)| (server.address(), server.hash_slots())).collect();
         report(hash_slots(self.unowned_slots, &unserved));
         let mut has_replied = lost.iter().any(|(_, error)| !error.is_silence());
         let mut is_secret_seen = false;
@@ -86,13 +87,8 @@ impl ClusterExamination {
     }
 }
 
-/// Whether every hash slot is served.
-fn hash_slots(unowned: usize, lost: &[&RedisServer]) -> DoctorFinding {
-    let lost: Vec<_> = lost.iter().map(|s| (s.address(), s.hash_slots())).collect();
-    judge_hash_slots(unowned, &lost)
-}
-
-fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
+/// Whether every hash slot is served. `lost` are the servers that cannot be used, with the number of their slots.
+fn hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
     let check = "slots";
     let unserved = unowned + lost.iter().map(|(_, slots)| slots).sum::<usize>();
     if unserved == 0 {
@@ -114,20 +110,17 @@ fn judge_hash_slots(unowned: usize, lost: &[(String, usize)]) -> DoctorFinding {
 
 pub(super) async fn full_coverage(connection: &AdminConnection) -> Result<DoctorFinding, SilentServer> {
     let required = config_setting(connection, "cluster-require-full-coverage").await?;
-    Ok(coverage(&required))
+    let hidden = ("whether keys are served while a primary is missing", "+config|get");
+    Ok(DoctorFinding::of_probe("coverage", &required, hidden, |required| coverage(required)))
 }
 
-fn coverage(required: &ProbeResult<String>) -> DoctorFinding {
+fn coverage(required: &str) -> DoctorFinding {
     let check = "coverage";
-    let what = "whether keys are served while a primary is missing";
-    match required.as_deref() {
-        Err(error) => DoctorFinding::hidden(check, what, error, "+config|get"),
-        Ok("no") => DoctorFinding::ok(check, "while a primary is missing the others serve their keys"),
-        Ok(_) => {
-            let found = "while one primary is missing every key is rejected";
-            DoctorFinding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
-        }
+    if required == "no" {
+        return DoctorFinding::ok(check, "while a primary is missing the others serve their keys");
     }
+    let found = "while one primary is missing every key is rejected";
+    DoctorFinding::warn(check, found, "CONFIG SET cluster-require-full-coverage no")
 }
 
 /// Merges the findings of several servers: findings of one check are adjacent, and each is reported once.
@@ -190,14 +183,14 @@ mod tests {
             (0, &lost[..], "FAIL  slots        100 of 16384 are not served: 100 of a:1,"),
             (5, &lost, "FAIL  slots        105 of 16384 are not served: 100 of a:1,"),
         ] {
-            let line = judge_hash_slots(unowned, lost).line();
+            let line = hash_slots(unowned, lost).line();
             assert!(line.starts_with(want), "{line}");
         }
     }
 
     #[test]
     fn a_cluster_that_rejects_every_key_without_one_primary_is_a_warning() {
-        assert!(coverage(&Ok("no".to_owned())).line().starts_with("ok "));
-        assert!(coverage(&Ok("yes".to_owned())).line().starts_with("warn"));
+        assert!(coverage("no").line().starts_with("ok "));
+        assert!(coverage("yes").line().starts_with("warn"));
     }
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use tidegate::stores::redis::RedisStoreError;
 
+use super::probe::ProbeResult;
 use crate::logging::init::is_unsafe;
 
 /// The grade of a finding.
@@ -23,23 +24,22 @@ pub(crate) struct DoctorFinding {
     grade: Grade,
     found: String,
     cure: Option<String>,
-    scope: FindingScope,
-}
-
-/// The servers of a cluster that a finding is about.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum FindingScope {
-    /// The store as a whole, or its only server.
-    Store,
-    /// Some of several.
-    Some(Vec<String>),
-    /// All of several.
-    Each(Vec<String>),
+    /// The servers of a cluster that the finding is about. Empty: the store as a whole, or its only server.
+    servers: Vec<String>,
+    /// Whether these are all servers of the cluster.
+    is_about_all: bool,
 }
 
 impl DoctorFinding {
     pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
-        DoctorFinding { check, grade: Grade::Ok, found: found.into(), cure: None, scope: FindingScope::Store }
+        DoctorFinding {
+            check,
+            grade: Grade::Ok,
+            found: found.into(),
+            cure: None,
+            servers: Vec::new(),
+            is_about_all: false,
+        }
     }
 
     pub(super) fn warn(check: &'static str, found: impl Into<String>, cure: impl Into<String>) -> Self {
@@ -50,7 +50,21 @@ impl DoctorFinding {
         DoctorFinding { grade: Grade::Fail, ..DoctorFinding::warn(check, found, cure) }
     }
 
-    /// Something that the user has no permission to see. Not a failure: counting does not need it.
+    /// The finding of `judge` about the reply to a probe. An error reply is a finding that `what` cannot be seen, and
+    /// how to see it. Not a failure: counting does not need the permission.
+    pub(super) fn of_probe<T>(
+        check: &'static str,
+        probe: &ProbeResult<T>,
+        (what, permission): (&str, &str),
+        judge: impl FnOnce(&T) -> DoctorFinding,
+    ) -> Self {
+        match probe {
+            Ok(reply) => judge(reply),
+            Err(error) => DoctorFinding::hidden(check, what, error, permission),
+        }
+    }
+
+    /// Something that the user has no permission to see.
     pub(super) fn hidden(check: &'static str, what: &str, error: &RedisStoreError, permission: &str) -> Self {
         let cure = match error.missing_permission() {
             Some(_) => format!("grant {permission} to see it"),
@@ -61,14 +75,12 @@ impl DoctorFinding {
 
     /// The same finding, about these servers.
     pub(super) fn at(self, servers: Vec<String>) -> Self {
-        let at = FindingScope::Some(servers);
-        DoctorFinding { scope: at, ..self }
+        DoctorFinding { servers, ..self }
     }
 
     /// The same finding, about these servers, which are all servers.
     pub(super) fn at_each(self, servers: Vec<String>) -> Self {
-        let at = FindingScope::Each(servers);
-        DoctorFinding { scope: at, ..self }
+        DoctorFinding { servers, is_about_all: true, ..self }
     }
 
     /// Whether both belong to one check.
@@ -83,19 +95,17 @@ impl DoctorFinding {
     /// The line for people. Text from a server cannot break the line.
     pub(crate) fn line(&self) -> String {
         let grade = match self.grade {
-            Grade::Ok => "ok",
-            Grade::Warn => "warn",
             Grade::Fail => "FAIL",
+            grade => grade.name(),
         };
-        let at = match &self.scope {
-            FindingScope::Store => String::new(),
-            FindingScope::Some(servers) => format!("{}: ", servers.join(", ")),
-            FindingScope::Each(_) => "each: ".to_owned(),
+        let at = match &self.servers[..] {
+            [] => String::new(),
+            _ if self.is_about_all => "each: ".to_owned(),
+            servers => format!("{}: ", servers.join(", ")),
         };
         let mut line = format!("{grade:<4}  {:<11}  {at}{}", self.check, self.found);
         if let Some(cure) = &self.cure {
-            line.push_str("; ");
-            line.push_str(cure);
+            line += &format!("; {cure}");
         }
         let escaped = |c: char| {
             if is_unsafe(c) { c.escape_unicode().to_string() } else { c.to_string() }
@@ -105,22 +115,18 @@ impl DoctorFinding {
 
     /// The object for programs.
     pub(crate) fn json(&self) -> Value {
-        let grade = match self.grade {
+        let DoctorFinding { check, grade, found, cure, servers, .. } = self;
+        json!({"check": check, "grade": grade.name(), "at": servers, "found": found, "cure": cure})
+    }
+}
+
+impl Grade {
+    fn name(self) -> &'static str {
+        match self {
             Grade::Ok => "ok",
             Grade::Warn => "warn",
             Grade::Fail => "fail",
-        };
-        let at = match &self.scope {
-            FindingScope::Store => &[][..],
-            FindingScope::Some(servers) | FindingScope::Each(servers) => servers,
-        };
-        json!({
-            "check": self.check,
-            "grade": grade,
-            "at": at,
-            "found": self.found,
-            "cure": self.cure,
-        })
+        }
     }
 }
 

@@ -7,20 +7,14 @@ use tidegate::stores::redis::{AdminConnection, RegisteredNode, StoredSecret};
 use tidegate_core::units::Nanos;
 
 use super::finding::DoctorFinding;
-use super::probe::{ProbeResult, SilentServer, unless_silent};
-use crate::state::secret_file;
+use super::probe::{SilentServer, unless_silent};
+use crate::state::data_dir;
 
 /// Nodes send a heartbeat every 200 ms, and are removed from the register after this time without one.
 const HEARTBEAT_TIMEOUT: Nanos = Nanos::from_secs(3);
 
-pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFinding {
+pub(super) fn nodes(registered: &[RegisteredNode]) -> DoctorFinding {
     let check = "nodes";
-    let registered = match registered {
-        Ok(registered) => registered,
-        Err(error) => {
-            return DoctorFinding::hidden(check, "the registered nodes", error, "+hgetall +time");
-        }
-    };
     match registered.iter().filter(|node| node.ago <= HEARTBEAT_TIMEOUT).count() {
         0 => DoctorFinding::ok(check, "none is registered"),
         1 => DoctorFinding::ok(check, "1 is registered"),
@@ -30,22 +24,19 @@ pub(super) fn nodes(registered: &ProbeResult<Vec<RegisteredNode>>) -> DoctorFind
 
 /// Compares the secret in the store with the one in `file`. A bad file is a finding too.
 pub(super) async fn secret(connection: &AdminConnection, file: Option<&Path>) -> Result<DoctorFinding, SilentServer> {
-    let own = match file.map(secret_file::read).transpose() {
+    let own = match file.map(data_dir::read_secret_file).transpose() {
         Ok(own) => own,
         Err(reason) => {
             return Ok(DoctorFinding::fail("secret", reason, "correct --secret-file"));
         }
     };
     let stored = unless_silent(connection.secret(own.as_ref()).await)?;
-    Ok(judge_secret(&stored, own.as_ref()))
+    let judge = |stored: &StoredSecret| judge_secret(stored, own.as_ref());
+    Ok(DoctorFinding::of_probe("secret", &stored, ("the secret", "+get on ~tg:*"), judge))
 }
 
-fn judge_secret(stored: &ProbeResult<StoredSecret>, own: Option<&Secret>) -> DoctorFinding {
+fn judge_secret(stored: &StoredSecret, own: Option<&Secret>) -> DoctorFinding {
     let check = "secret";
-    let stored = match stored {
-        Ok(stored) => stored,
-        Err(error) => return DoctorFinding::hidden(check, "the secret", error, "+get on ~tg:*"),
-    };
     match stored {
         StoredSecret::None if own.is_some() => {
             DoctorFinding::ok(check, "none there yet; the first node brings the one of --secret-file")
@@ -83,7 +74,7 @@ mod tests {
         for (ago, want) in
             [(&[][..], "none is registered"), (&[1, 60], "1 is registered"), (&[0, 3, 4], "2 are registered")]
         {
-            let line = nodes(&Ok(ago.iter().copied().map(registered).collect())).line();
+            let line = nodes(&ago.iter().copied().map(registered).collect::<Vec<_>>()).line();
             assert!(line.ends_with(want), "{line}");
         }
     }
@@ -98,7 +89,7 @@ mod tests {
             (StoredSecret::Another, "FAIL"),
             (StoredSecret::Unreadable, "FAIL"),
         ] {
-            let line = judge_secret(&Ok(stored), None).line();
+            let line = judge_secret(&stored, None).line();
             assert!(line.starts_with(want), "{line}");
         }
     }

@@ -6,7 +6,7 @@ use tidegate::stores::redis::{AdminConnection, RespValue};
 
 use super::finding::DoctorFinding;
 use super::probe::{ProbeResult, ServerInfo, SilentServer, unless_silent};
-use crate::logging::init::SanitizedText;
+use crate::logging::SanitizedText;
 
 /// Limits of the scan: a sample, not a census of a server at work.
 const SCAN_TIME: Duration = Duration::from_secs(5);
@@ -139,15 +139,10 @@ impl KeySample {
     }
 }
 
-pub(super) fn expiry(sample: &ProbeResult<KeySample>) -> DoctorFinding {
+pub(super) fn expiry(sample: &KeySample) -> DoctorFinding {
     let check = "expiry";
-    let what = "whether every counter will expire";
-    let sample = match sample {
-        Ok(sample) => sample,
-        Err(error) => return DoctorFinding::hidden(check, what, error, "+scan +ttl"),
-    };
     if sample.denied_permissions.contains(&TTL_PERMISSION) {
-        let found = format!("{what} cannot be seen: NOPERM");
+        let found = "whether every counter will expire cannot be seen: NOPERM";
         return DoctorFinding::warn(check, found, format!("grant {TTL_PERMISSION} to see it"));
     }
     let counters = sample.counters;
@@ -166,14 +161,8 @@ pub(super) fn expiry(sample: &ProbeResult<KeySample>) -> DoctorFinding {
     }
 }
 
-pub(super) fn memory(sample: &ProbeResult<KeySample>, info: &ProbeResult<ServerInfo>, database: i64) -> DoctorFinding {
+pub(super) fn memory(sample: &KeySample, info: &ProbeResult<ServerInfo>, database: i64) -> DoctorFinding {
     let check = "memory";
-    let sample = match sample {
-        Ok(sample) => sample,
-        Err(error) => {
-            return DoctorFinding::hidden(check, "the memory of our keys", error, "+scan");
-        }
-    };
     let total_keys = info.as_ref().ok().and_then(|info| {
         let keys = info.subfield(&format!("db{database}"), "keys")?;
         keys.parse::<u64>().ok()
@@ -225,13 +214,13 @@ mod tests {
     fn a_counter_without_expiry_is_a_warning() {
         let mut sample = KeySample { scanned: 9, is_complete: true, ours: 7, counters: 5, ..KeySample::default() };
         let fine = "ok    expiry       5 counters, each will expire";
-        check(expiry(&Ok(sample.clone())), fine);
+        check(expiry(&sample), fine);
         sample.without_expiry = 2;
         sample.example = Some("tg:{a}:b".to_owned());
-        let line = expiry(&Ok(sample.clone())).line();
+        let line = expiry(&sample).line();
         assert!(line.starts_with("warn") && line.contains("2 never expire, such as tg:{a}:b"));
         sample.denied_permissions.push(TTL_PERMISSION);
-        let line = expiry(&Ok(sample)).line();
+        let line = expiry(&sample).line();
         assert!(line.starts_with("warn") && line.ends_with("grant +ttl to see it"), "{line}");
     }
 
@@ -241,10 +230,10 @@ mod tests {
             KeySample { scanned: 100, is_complete: true, ours: 50, measured: 10, bytes: 2_000, ..KeySample::default() };
         let info = Ok(ServerInfo::parse("db3:keys=1000,expires=5"));
         let all = "ok    memory       50 keys tg:*, 50 others; ours take about 9.8 KiB";
-        check(memory(&Ok(sample.clone()), &info, 3), all);
+        check(memory(&sample, &info, 3), all);
         sample.is_complete = false;
         let some = "ok    memory       about 500 keys tg:*, 500 others; ours take about 97.7 KiB";
-        check(memory(&Ok(sample), &info, 3), some);
+        check(memory(&sample, &info, 3), some);
     }
 
     #[test]

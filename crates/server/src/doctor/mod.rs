@@ -19,10 +19,8 @@ mod scripts;
 mod sentinel;
 mod server;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use tidegate::resilience::ClockTolerance;
 use tidegate::stores::redis::{AdminConnection, RedisConfig, RedisServer, RedisStoreError, RedisTopology};
 use tokio::time::sleep;
 
@@ -31,22 +29,13 @@ pub(crate) use self::finding::DoctorFinding;
 use self::persistence::ServerTopology;
 pub(crate) use self::probe::SilentServer;
 use self::probe::{ServerInfo, unless_silent};
-use crate::config::store_choice::StoreUrl;
+use crate::config::ServerSettings;
 
 /// Longer than any usable server takes, shorter than an operator waits.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Steps that take longer than this are announced.
 const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
-
-/// What to examine, and the thresholds.
-pub(crate) struct DoctorOptions {
-    pub(crate) store: StoreUrl,
-    pub(crate) rules: Option<PathBuf>,
-    pub(crate) secret_file: Option<PathBuf>,
-    pub(crate) budget: Duration,
-    pub(crate) clock: ClockTolerance,
-}
 
 /// Whether the store was reached.
 pub(crate) enum Reached {
@@ -56,20 +45,18 @@ pub(crate) enum Reached {
     No,
 }
 
-/// Examines a store. Each finding is reported as soon as it is there, and slow steps are announced.
+/// Examines the store at `url`, as a service with these settings would use it. Each finding is reported as soon as it is there, and slow steps are announced.
 pub(crate) async fn examine(
-    options: &DoctorOptions,
+    url: &str,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Reached {
-    if let Some(path) = &options.rules {
+    if let Some(path) = &options.rules.path {
         rules::rules(path).into_iter().for_each(&mut *report);
     }
-    let config = RedisConfig {
-        connect_timeout: CONNECT_TIMEOUT,
-        reply_timeout: REPLY_TIMEOUT,
-        ..RedisConfig::new(options.store.expose())
-    };
+    let config =
+        RedisConfig { connect_timeout: CONNECT_TIMEOUT, reply_timeout: REPLY_TIMEOUT, ..RedisConfig::new(url) };
     match announce_if_slow("the store", announce, RedisTopology::find(&config)).await {
         Err(error) => report_unusable(&error, report),
         Ok(RedisTopology::SingleServer(server)) => examine_single(&server, &config, options, report, announce).await,
@@ -92,7 +79,7 @@ pub(crate) async fn examine(
 async fn examine_single(
     server: &RedisServer,
     config: &RedisConfig,
-    options: &DoctorOptions,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Reached {
@@ -137,40 +124,50 @@ fn stopped_replying(error: &RedisStoreError) -> DoctorFinding {
 /// Examines one server.
 async fn examine_server(
     connection: &AdminConnection,
-    options: &DoctorOptions,
+    options: &ServerSettings,
     report: &mut impl FnMut(DoctorFinding),
     announce: &impl Fn(&str),
 ) -> Result<(), SilentServer> {
     let info = ServerInfo::read(connection).await?;
-    report(server::version(&info));
+    let of_info = |check, what, judge: &dyn Fn(&ServerInfo) -> DoctorFinding| {
+        DoctorFinding::of_probe(check, &info, (what, "+info"), judge)
+    };
+    report(of_info("version", "the version", &server::version));
     let topology = match connection.tag() {
         Some(_) => ServerTopology::ClusterMember,
         None => ServerTopology::Standalone,
     };
-    if let (ServerTopology::Standalone, Some(wrong)) = (topology, persistence::cluster_member_alone(&info)) {
+    if let (ServerTopology::Standalone, Ok(info)) = (topology, &info)
+        && let Some(wrong) = persistence::cluster_member_alone(info)
+    {
         report(wrong);
         return Ok(());
     }
     let pings = announce_if_slow("the round trip", announce, server::pings(connection)).await?;
-    report(server::round_trip(pings, options.budget));
+    report(server::round_trip(pings, options.store_budget));
     let reading = announce_if_slow("the clock", announce, server::clock_exchanges(connection, options.clock)).await?;
-    report(server::clock(&reading));
-    report(persistence::eviction(&info));
+    report(DoctorFinding::of_probe("clock", &reading, ("the server's clock", "+time"), server::clock));
+    report(of_info("eviction", "the eviction policy", &persistence::eviction));
     let prefix = prefix(connection.tag());
     let trials = announce_if_slow("permissions", announce, permissions::try_commands(connection, &prefix)).await?;
     report(permissions::permissions(&trials));
     let self_test = announce_if_slow("scripts", announce, scripts::self_test(connection, &prefix)).await?;
     report(scripts::scripts(&self_test, &info));
     let saving = persistence::persistence_settings(connection).await?;
-    report(persistence::persistence(&info, &saving));
-    report(persistence::replication(&info, topology));
+    report(of_info("persistence", "what is saved", &|info| persistence::persistence(info, &saving)));
+    report(of_info("replication", "replication", &|info| persistence::replication(info, topology)));
     if let ServerTopology::ClusterMember = topology {
         report(cluster::full_coverage(connection).await?);
     }
     let keys = announce_if_slow("keys", announce, keys::sample_keys(connection)).await?;
-    report(keys::expiry(&keys));
-    report(keys::memory(&keys, &info, connection.database()));
-    report(fleet::nodes(&unless_silent(connection.nodes().await)?));
+    let hidden = ("whether every counter will expire", "+scan +ttl");
+    report(DoctorFinding::of_probe("expiry", &keys, hidden, keys::expiry));
+    let memory = |keys: &_| keys::memory(keys, &info, connection.database());
+    report(DoctorFinding::of_probe("memory", &keys, ("the memory of our keys", "+scan"), memory));
+    let nodes = unless_silent(connection.nodes().await)?;
+    report(DoctorFinding::of_probe("nodes", &nodes, ("the registered nodes", "+hgetall +time"), |nodes| {
+        fleet::nodes(nodes)
+    }));
     if connection.has_secret() {
         report(fleet::secret(connection, options.secret_file.as_deref()).await?);
     }

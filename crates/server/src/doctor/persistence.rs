@@ -14,12 +14,8 @@ const REPLICATION: &str = "replication";
 /// A bound on the number of replicas that a server reports.
 const MAX_REPLICAS: u64 = 100;
 
-pub(super) fn eviction(info: &ProbeResult<ServerInfo>) -> DoctorFinding {
+pub(super) fn eviction(info: &ServerInfo) -> DoctorFinding {
     let check = "eviction";
-    let info = match info {
-        Ok(info) => info,
-        Err(error) => return DoctorFinding::hidden(check, "the eviction policy", error, "+info"),
-    };
     let used = info.number("used_memory").unwrap_or(0);
     let Some((max, policy)) = info.number("maxmemory").zip(info.text("maxmemory_policy")) else {
         return DoctorFinding::warn(check, "the server does not report its policy", "see its settings");
@@ -60,15 +56,8 @@ pub(super) async fn persistence_settings(
     Ok(fsync.map(|fsync| PersistenceSettings { snapshots, fsync }))
 }
 
-pub(super) fn persistence(
-    info: &ProbeResult<ServerInfo>,
-    settings: &ProbeResult<PersistenceSettings>,
-) -> DoctorFinding {
+pub(super) fn persistence(info: &ServerInfo, settings: &ProbeResult<PersistenceSettings>) -> DoctorFinding {
     let check = "persistence";
-    let info = match info {
-        Ok(info) => info,
-        Err(error) => return DoctorFinding::hidden(check, "what is saved", error, "+info"),
-    };
     let write_failure = |what: &str| {
         let found = format!("the server could not write its {what}");
         DoctorFinding::warn(check, found, "see its log and the room on its disk")
@@ -118,8 +107,7 @@ fn restart_loss(append_only: bool, settings: &PersistenceSettings, info: &Server
 }
 
 /// A server of a cluster that was configured as a single server.
-pub(super) fn cluster_member_alone(info: &ProbeResult<ServerInfo>) -> Option<DoctorFinding> {
-    let info = info.as_ref().ok()?;
+pub(super) fn cluster_member_alone(info: &ServerInfo) -> Option<DoctorFinding> {
     (info.number("cluster_enabled") == Some(1)).then(|| {
         let found = "one server of a cluster: it has only some of the counters";
         DoctorFinding::fail(
@@ -139,12 +127,8 @@ pub(super) enum ServerTopology {
     ClusterMember,
 }
 
-pub(super) fn replication(info: &ProbeResult<ServerInfo>, topology: ServerTopology) -> DoctorFinding {
+pub(super) fn replication(info: &ServerInfo, topology: ServerTopology) -> DoctorFinding {
     let check = REPLICATION;
-    let info = match info {
-        Ok(info) => info,
-        Err(error) => return DoctorFinding::hidden(check, "replication", error, "+info"),
-    };
     if info.text("role") == Some("slave") {
         let host = info.text("master_host").unwrap_or("?");
         let port = info.text("master_port").unwrap_or("?");
@@ -195,8 +179,8 @@ mod tests {
         assert!(line.starts_with(begins) && line.contains(text), "{line}");
     }
 
-    fn info(text: &str) -> ProbeResult<ServerInfo> {
-        Ok(ServerInfo::parse(text))
+    fn info(text: &str) -> ServerInfo {
+        ServerInfo::parse(text)
     }
 
     #[test]

@@ -13,17 +13,14 @@ use tokio::sync::Semaphore;
 use super::counted_section;
 use crate::app::public_listener::PublicListener;
 use crate::app::start::build_decider;
-use crate::config::SettingsLayer;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::{EndpointAddress, SettingsLayer};
 use crate::decider::Decider;
 use crate::edges::envoy::serve::{EnvoyEdge, EnvoyListener};
 use crate::edges::resp::serve::RespListener;
-use crate::net::listener::ConnectionHandler;
-use crate::net::shutdown_phase::{ShutdownHandle, ShutdownWaiter};
-use crate::net::supervisor::{ConnectionContext, ConnectionLimits};
 use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use crate::net::waiting_streams::WaitingStreams;
-use crate::state::node_identity::NodeIdentity;
+use crate::net::{ConnectionContext, ConnectionHandler, ConnectionLimits, ShutdownHandle, ShutdownWaiter};
+use crate::state::NodeIdentity;
 
 const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/instruction_counts/rules.yaml");
 
@@ -79,6 +76,7 @@ impl InMemoryService {
         let metrics = Arc::clone(&self.decider.metrics);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
         let context = ConnectionContext {
+            limits: ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None },
             _permit: permit.expect("a free permit"),
             peer_permit: None,
             _in_flight: self.drain.in_flight_guard(),
@@ -90,9 +88,8 @@ impl InMemoryService {
             silent: None,
             large: Arc::default(),
         };
-        let limits = ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None };
         let peer = EndpointAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 40_000)));
-        let _served = self.runtime.spawn(handler.serve(server, peer, limits, context));
+        let _served = self.runtime.spawn(handler.serve(server, peer, context));
         client
     }
 

@@ -1,7 +1,7 @@
 //! Log lines to standard error: text on a terminal, JSON otherwise.
 //!
 //! Text from clients is shown through [`SanitizedText`], so that no line break, escape sequence or change of writing
-//! direction reaches a log. `RUST_LOG` selects levels. Lines go through [`writer`], so that a log without a reader
+//! direction reaches a log. `RUST_LOG` selects levels. Lines go through [`LogWriter`], so that a log without a reader
 //! delays no decision.
 
 use std::fmt::{self, Write};
@@ -10,7 +10,7 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, LogLevel};
-use crate::logging::writer;
+use crate::logging::writer::LogWriter;
 
 /// Starts logging. A second call does nothing.
 pub(crate) fn init(level: LogLevel, format: LogFormat) {
@@ -24,7 +24,7 @@ pub(crate) fn init(level: LogLevel, format: LogFormat) {
     let colour = terminal && std::env::var_os("NO_COLOR").is_none();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(writer::writer)
+        .with_writer(|| LogWriter)
         // Otherwise it would write its own errors to standard error, and panic where that is closed.
         .log_internal_errors(false)
         .with_ansi(colour)

@@ -8,3 +8,7 @@ pub(crate) mod init;
 pub(crate) mod panics;
 pub(crate) mod rate_limited_log;
 pub(crate) mod writer;
+
+pub(crate) use self::decision_ids::{DecisionId, DecisionIds};
+pub(crate) use self::init::SanitizedText;
+pub(crate) use self::rate_limited_log::RateLimitedLog;

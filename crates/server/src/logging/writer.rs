@@ -27,10 +27,6 @@ enum LogMessage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogWriter;
 
-pub(crate) fn writer() -> LogWriter {
-    LogWriter
-}
-
 /// Lines lost because the queue was full or the write failed.
 pub(crate) fn dropped_lines() -> u64 {
     DROPPED.load(Relaxed)

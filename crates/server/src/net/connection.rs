@@ -21,16 +21,15 @@ use tidegate::observe::Metrics;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::{debug, error};
 
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::net::budgeted_io::BudgetedIo;
 use crate::net::frame_scanner::FrameScanner;
 use crate::net::header_blocks::AuthorityUse;
 use crate::net::lingering_close::LingeringIo;
 use crate::net::request_heads::{HeadError, HeadMemory, HeadReservation};
-use crate::net::response_body::ResponseBody;
 use crate::net::stream_queue::{ConnectionWithStreams, StreamExecutor, StreamQueue};
-use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::supervisor;
+use crate::net::{Activity, ConnectionContext, ConnectionUnread, ResponseBody};
 
 pub(crate) const MAX_HEAD_BYTES: usize = 32 << 10;
 pub(crate) const MAX_STREAMS: u32 = 128;
@@ -43,6 +42,11 @@ pub(crate) const MAX_ERROR_RESETS: usize = 1024;
 /// An HTTP/1 connection holds one response at a time, or few small ones. Up to this size they are not counted, which
 /// would cost an allocation each.
 const MAX_UNCOUNTED_RESPONSE: usize = 4 << 10;
+
+/// The bytes of a connection, in plain text or decrypted.
+pub(crate) trait ConnectionIo: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send + 'static> ConnectionIo for I {}
 
 /// A complete response.
 pub(crate) type HttpResponse = Response<ResponseBody>;
@@ -85,16 +89,12 @@ struct ConnectionState<H> {
     heads: Arc<HeadMemory>,
 }
 
-pub(crate) async fn serve<I, H>(
+pub(crate) async fn serve<I: ConnectionIo, H: HttpHandler>(
     io: I,
     peer: EndpointAddress,
     handler: H,
-    limits: ConnectionLimits,
     context: ConnectionContext,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    H: HttpHandler,
-{
+) {
     let state = Arc::new(ConnectionState {
         handler,
         peer,
@@ -124,18 +124,11 @@ pub(crate) async fn serve<I, H>(
     let io = LingeringIo::new(BudgetedIo::new(io, frames, Arc::clone(&state.activity.unread)));
     let connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     let connection_with_streams = pin!(ConnectionWithStreams::new(connection, streams));
-    let ended = supervisor::supervise(
-        connection_with_streams,
-        |connection_with_streams: Pin<&mut ConnectionWithStreams<'_, _>>| {
-            Connection::graceful_shutdown(connection_with_streams.connection());
-        },
-        &state.activity,
-        &state.peer,
-        limits,
-        context,
-    )
-    .await;
-    if let Some(Err(error)) = ended {
+    let finish = |connection_with_streams: Pin<&mut ConnectionWithStreams<'_, _>>| {
+        Connection::graceful_shutdown(connection_with_streams.connection());
+    };
+    let supervised = supervisor::supervise(connection_with_streams, finish, &state.activity, &state.peer, context);
+    if let Some(Err(error)) = supervised.await {
         debug!(%error, "connection failed");
     }
 }
@@ -230,6 +223,7 @@ mod tests {
     use super::*;
     use crate::config::listener_options::ConnectionAge;
     use crate::net::shutdown_phase::ShutdownPhase;
+    use crate::net::supervisor::ConnectionLimits;
     use crate::net::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
     use crate::net::waiting_streams::WaitingStreams;
     use std::time::Duration;
@@ -289,6 +283,7 @@ mod tests {
         let phase = watch::Sender::new(ShutdownPhase::Serving);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         let context = ConnectionContext {
+            limits: ConnectionLimits { idle: Duration::from_secs(60), age, first_request: None },
             _permit: permit,
             peer_permit: None,
             _in_flight: mpsc::channel(1).0,
@@ -301,8 +296,7 @@ mod tests {
             large: Arc::default(),
         };
         let peer = EndpointAddress::Unix("test".into());
-        let limits = ConnectionLimits { idle: Duration::from_secs(60), age, first_request: None };
-        let done = tokio::spawn(serve(server, peer, PanickingHandler(protocol), limits, context));
+        let done = tokio::spawn(serve(server, peer, PanickingHandler(protocol), context));
         ServedConnection { client, metrics, phase, done }
     }
 

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use tidegate::identity::ClientIp;
 use tidegate::observe::{Metrics, NetworkMetrics};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tracing::{debug, warn};
 
-use super::connection::{self, HttpHandler};
+use super::connection::{self, ConnectionIo, HttpHandler};
 use super::frame_scanner::MAX_UNFINISHED_HEADS;
 use super::large_connections::LargeConnections;
 use super::peer_limit::{ExceededCap, PeerCaps, PeerLimit, PeerPermit, peer_for};
@@ -23,9 +22,9 @@ use super::supervisor::{ConnectionContext, ConnectionLimits};
 use super::tls::ListenerTls;
 use super::unread_responses::{MAX_LISTENER_BYTES, UnreadResponses};
 use super::waiting_streams::WaitingStreams;
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::net::shutdown_phase::ShutdownPhase;
+use crate::config::{EndpointAddress, ListenAddress};
+use crate::logging::RateLimitedLog;
+use crate::net::ShutdownPhase;
 
 /// How long to back off when the system has no more descriptors or memory: long enough for some to be freed, short
 /// enough to go unnoticed afterwards.
@@ -106,32 +105,25 @@ pub(crate) struct ListenerShutdown {
 /// The protocol of a listener.
 pub(crate) trait ConnectionHandler: Clone + Send + Sync + 'static {
     /// Serves one connection to its end.
-    fn serve<I>(
+    fn serve<I: ConnectionIo>(
         self,
         io: I,
         peer: EndpointAddress,
-        limits: ConnectionLimits,
         context: ConnectionContext,
-    ) -> impl Future<Output = ()> + Send
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    ) -> impl Future<Output = ()> + Send;
 
     /// Whether this peer is a trusted proxy. A trusted peer may use all connections.
     fn is_trusted(&self, peer: IpAddr) -> bool;
 }
 
 impl<H: HttpHandler> ConnectionHandler for H {
-    fn serve<I>(
+    fn serve<I: ConnectionIo>(
         self,
         io: I,
         peer: EndpointAddress,
-        limits: ConnectionLimits,
         context: ConnectionContext,
-    ) -> impl Future<Output = ()> + Send
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        connection::serve(io, peer, self, limits, context)
+    ) -> impl Future<Output = ()> + Send {
+        connection::serve(io, peer, self, context)
     }
 
     fn is_trusted(&self, peer: IpAddr) -> bool {
@@ -195,6 +187,7 @@ impl Listener {
                 () = wait_closing(&mut shutdown.phase) => break,
             };
             let context = ConnectionContext {
+                limits: limits.connection_limits,
                 _permit: permit,
                 peer_permit: None,
                 _in_flight: shutdown.in_flight.clone(),
@@ -207,7 +200,7 @@ impl Listener {
                 large: Arc::clone(&large),
             };
             let accepted = tokio::select! {
-                accepted = self.accept(handler.clone(), limits.connection_limits, context, &admission, &tls) => accepted,
+                accepted = self.accept(handler.clone(), context, &admission, &tls) => accepted,
                 () = wait_closing(&mut shutdown.phase) => break,
             };
             if let Err(error) = accepted {
@@ -229,7 +222,6 @@ impl Listener {
     async fn accept<D: ConnectionHandler>(
         &self,
         handler: D,
-        limits: ConnectionLimits,
         mut context: ConnectionContext,
         admission: &ConnectionAdmission,
         tls: &Option<Arc<ListenerTls>>,
@@ -247,13 +239,13 @@ impl Listener {
                 context.silent = admission.register(untrusted);
                 stream.set_nodelay(true)?;
                 let peer = EndpointAddress::Tcp(peer);
-                tokio::spawn(handshake_and_serve(stream, peer, handler, limits, context, tls.clone()));
+                tokio::spawn(handshake_and_serve(stream, peer, handler, context, tls.clone()));
             }
             Listener::Unix(listener, path) => {
                 let (stream, _) = listener.accept().await?;
                 context.silent = admission.register(None);
                 let peer = EndpointAddress::Unix(path.clone());
-                tokio::spawn(handshake_and_serve(stream, peer, handler, limits, context, tls.clone()));
+                tokio::spawn(handshake_and_serve(stream, peer, handler, context, tls.clone()));
             }
         }
         Ok(())
@@ -324,19 +316,18 @@ impl ConnectionAdmission {
                 return Some(self.peer_limit.acquire_after_eviction(peer_for(peer)));
             }
         }
-        let (counter, log_limit, max) = match exceeded {
-            ExceededCap::Peer => (&metrics.rejected_by_peer_cap, &self.peer_cap_log, self.caps.each),
+        let (counter, log_limit, max, what) = match exceeded {
+            ExceededCap::Peer => {
+                let what = "connection closed, its peer has reached its maximum";
+                (&metrics.rejected_by_peer_cap, &self.peer_cap_log, self.caps.each, what)
+            }
             ExceededCap::Listener => {
-                let counter = &metrics.rejected_by_listener_cap;
-                (counter, &self.listener_cap_log, self.caps.all)
+                let what = "connection closed, the remaining ones are reserved for trusted peers";
+                (&metrics.rejected_by_listener_cap, &self.listener_cap_log, self.caps.all, what)
             }
         };
         counter.inc();
         if let Some(rejected) = log_limit.count() {
-            let what = match exceeded {
-                ExceededCap::Peer => "connection closed, its peer has reached its maximum",
-                ExceededCap::Listener => "connection closed, the remaining ones are reserved for trusted peers",
-            };
             warn!(address = %self.local_address, %peer, max, refused = rejected, "{what}");
         }
         None
@@ -344,19 +335,15 @@ impl ConnectionAdmission {
 }
 
 /// Serves one connection, after its TLS handshake if there is one.
-async fn handshake_and_serve<I, D>(
+async fn handshake_and_serve<I: ConnectionIo, D: ConnectionHandler>(
     io: I,
     peer: EndpointAddress,
     handler: D,
-    limits: ConnectionLimits,
     mut context: ConnectionContext,
     tls: Option<Arc<ListenerTls>>,
-) where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    D: ConnectionHandler,
-{
+) {
     let Some(tls) = tls else {
-        return handler.serve(io, peer, limits, context).await;
+        return handler.serve(io, peer, context).await;
     };
     let handshake = tokio::select! {
         accepted = tls.accept(io) => accepted,
@@ -364,7 +351,7 @@ async fn handshake_and_serve<I, D>(
     };
     match handshake {
         // On the heap, so that plain connections do not carry its size.
-        Ok(io) => Box::pin(handler.serve(io, peer, limits, context)).await,
+        Ok(io) => Box::pin(handler.serve(io, peer, context)).await,
         Err(error) => {
             context.metrics.accept_errors.inc();
             debug!(%peer, %error, "TLS handshake failed");

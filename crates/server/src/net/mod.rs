@@ -32,7 +32,6 @@
 pub(crate) mod body;
 mod body_pool;
 pub(crate) mod budgeted_io;
-mod client_names;
 pub(crate) mod connection;
 pub(crate) mod frame_scanner;
 mod header_blocks;
@@ -49,3 +48,12 @@ pub(crate) mod supervisor;
 pub(crate) mod tls;
 pub(crate) mod unread_responses;
 pub(crate) mod waiting_streams;
+
+pub(crate) use self::body::{BodyError, Discarded};
+pub(crate) use self::connection::{ConnectionIo, HttpHandler, HttpProtocol, HttpResponse};
+pub(crate) use self::listener::{ConnectionHandler, Listener, ListenerLimits, ListenerShutdown, WhenFull};
+pub(crate) use self::response_body::ResponseBody;
+pub(crate) use self::shutdown_phase::{ShutdownHandle, ShutdownPhase, ShutdownWaiter};
+pub(crate) use self::supervisor::{Activity, ConnectionContext, ConnectionLimits};
+pub(crate) use self::tls::ListenerTls;
+pub(crate) use self::unread_responses::ConnectionUnread;

@@ -31,6 +31,7 @@ struct SilentTable {
     connections: BTreeMap<u64, SilentEntry>,
 }
 
+#[derive(Default)]
 struct SilentEntry {
     /// `None` for a trusted peer.
     peer: Option<ClientIp>,
@@ -78,13 +79,7 @@ impl SilentConnections {
         let mut table = this.table.lock();
         table.accepted += 1;
         let number = table.accepted;
-        let entry = SilentEntry {
-            peer,
-            active_at: number,
-            progress: TurnProgress::default(),
-            is_in_flight: false,
-            waker: None,
-        };
+        let entry = SilentEntry { peer, active_at: number, ..SilentEntry::default() };
         table.connections.insert(number, entry);
         SilentGuard { listener: Arc::clone(this), number }
     }
@@ -104,8 +99,8 @@ impl SilentConnections {
         Self::register(this, None)
     }
 
-    /// Evicts the connection that has been silent longest, if there is one.
-    pub(crate) fn evict(&self, scope: EvictionScope) -> Option<EvictedConnection> {
+    /// Evicts the connection that has been silent longest. None: there is none.
+    pub(crate) fn evict(&self, scope: EvictionScope) -> Option<()> {
         let mut table = self.table.lock();
         let is_in_scope = |entry: &SilentEntry| match scope {
             EvictionScope::Peer(peer) => entry.peer == Some(peer),
@@ -117,7 +112,7 @@ impl SilentConnections {
         let entry = table.connections.remove(&number)?;
         drop(table);
         entry.wake();
-        Some(EvictedConnection)
+        Some(())
     }
 }
 
@@ -129,10 +124,6 @@ impl SilentEntry {
         }
     }
 }
-
-/// A connection was evicted and is about to end.
-#[derive(Debug)]
-pub(crate) struct EvictedConnection;
 
 impl SilentGuard {
     /// Called when the connection can do nothing more for now. `waker` wakes it when it is evicted.

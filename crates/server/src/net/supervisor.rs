@@ -20,16 +20,13 @@ use tidegate::observe::Metrics;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::config::listen_address::EndpointAddress;
-use crate::config::listener_options::ConnectionAge;
+use crate::config::{ConnectionAge, EndpointAddress};
 use crate::net::large_connections::{LargeConnections, LargeKind};
 use crate::net::peer_limit::PeerPermit;
-use crate::net::shutdown_phase::ShutdownPhase;
 use crate::net::silent_connections::{SilentGuard, TurnProgress};
-use crate::net::unread_responses::{
-    ConnectionUnread, RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadGuard, UnreadResponses,
-};
+use crate::net::unread_responses::{RESPONSE_BYTES, TurnEnd, UnreadCause, UnreadGuard, UnreadResponses};
 use crate::net::waiting_streams::{ConnectionStreams, WaitingStreams};
+use crate::net::{ConnectionUnread, ShutdownPhase};
 
 /// The idle time is counted in quarters. A connection is shut down gracefully when all quarters have passed since its
 /// last request, and closed one quarter later. A request itself reads no clock.
@@ -64,6 +61,7 @@ impl ConnectionAge {
 
 /// State that a connection holds until it ends.
 pub(crate) struct ConnectionContext {
+    pub(crate) limits: ConnectionLimits,
     pub(crate) _permit: OwnedSemaphorePermit,
     pub(crate) peer_permit: Option<PeerPermit>,
     pub(crate) _in_flight: mpsc::Sender<()>,
@@ -266,9 +264,9 @@ pub(crate) async fn supervise<C: Future>(
     finish: impl Fn(Pin<&mut C>),
     activity: &Activity,
     peer: &EndpointAddress,
-    limits: ConnectionLimits,
     mut context: ConnectionContext,
 ) -> Option<C::Output> {
+    let limits = context.limits;
     let open = OpenConnection::count(&context.metrics);
     // The phase may have changed before this connection began.
     let phase = *context.phase.borrow_and_update();

@@ -6,42 +6,34 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
+use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, RootCertStore, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme,
+};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tracing::{info, warn};
+use webpki::EndEntityCert;
 
-use super::client_names::ClientNameVerifier;
-use crate::config::listener_options::ListenerTlsFiles;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use super::connection::ConnectionIo;
+use crate::config::ListenerTlsFiles;
+use crate::logging::RateLimitedLog;
 
 /// Maximum time of a handshake: many round trips even on a bad line.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often the files are checked.
 const FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Certificates that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TlsFilesError {
-    /// A file is missing or invalid.
-    #[error("{}: {reason}", file.display())]
-    File { file: PathBuf, reason: String },
-    /// Each file is valid, but they do not match.
-    #[error("the certificate in {} cannot be used: {reason}", file.display())]
-    Mismatch { file: PathBuf, reason: String },
-}
 
 /// The TLS configuration in use.
 pub(crate) struct ListenerTls {
@@ -53,22 +45,16 @@ pub(crate) struct ListenerTls {
 }
 
 impl ListenerTls {
-    pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, TlsFilesError> {
+    /// The configuration in `files`, or why they cannot be used.
+    pub(crate) fn open(files: ListenerTlsFiles) -> Result<Self, String> {
         let first_stamps = files.stamps();
         let config = files.read()?;
-        Ok(ListenerTls {
-            files,
-            first_stamps,
-            config: ArcSwap::from_pointee(config),
-            unknown_name_log: RateLimitedLog::new(),
-        })
+        let config = ArcSwap::from_pointee(config);
+        Ok(ListenerTls { files, first_stamps, config, unknown_name_log: RateLimitedLog::new() })
     }
 
     /// Performs the TLS handshake.
-    pub(crate) async fn accept<I>(&self, io: I) -> io::Result<TlsStream<I>>
-    where
-        I: AsyncRead + AsyncWrite + Unpin,
-    {
+    pub(crate) async fn accept<I: ConnectionIo>(&self, io: I) -> io::Result<TlsStream<I>> {
         let acceptor = TlsAcceptor::from(self.config.load_full());
         let accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(io)).await;
         let accepted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
@@ -78,7 +64,7 @@ impl ListenerTls {
     /// Logs that a genuine certificate was rejected for its names: more often a mistake in the settings than an attack.
     fn log_unknown_name(&self, error: &io::Error) {
         let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-        let of_names: rustls::Error = CertificateError::ApplicationVerificationFailure.into();
+        let of_names: Error = CertificateError::ApplicationVerificationFailure.into();
         if cause == Some(&of_names)
             && let Some(count) = self.unknown_name_log.count()
         {
@@ -130,14 +116,13 @@ impl ListenerTlsFiles {
         [stamp(&self.certificate), stamp(&self.key), authorities.and_then(stamp)]
     }
 
-    fn read(&self) -> Result<ServerConfig, TlsFilesError> {
+    fn read(&self) -> Result<ServerConfig, String> {
         let certificates = certificates(&self.certificate)?;
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| bad_file(&self.key, &error))?;
-        let mismatch = |error: rustls::Error| TlsFilesError::Mismatch {
-            file: self.certificate.clone(),
-            reason: error.to_string(),
-        };
-        let provider = provider();
+        let file = self.certificate.display();
+        let mismatch = |error: Error| format!("the certificate in {file} cannot be used: {error}");
+        // ring, as for connections to a store.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(mismatch)?;
@@ -154,7 +139,7 @@ impl ListenerTlsFiles {
         &self,
         file: &Path,
         provider: Arc<CryptoProvider>,
-    ) -> Result<Arc<dyn ClientCertVerifier>, TlsFilesError> {
+    ) -> Result<Arc<dyn ClientCertVerifier>, String> {
         let mut roots = RootCertStore::empty();
         for authority in certificates(file)? {
             roots.add(authority).map_err(|error| bad_file(file, &error))?;
@@ -171,7 +156,7 @@ impl ListenerTlsFiles {
 }
 
 /// Reads a file with at least one certificate.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesError> {
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let read = read.map_err(|error| bad_file(file, &error))?;
     if read.is_empty() {
@@ -180,13 +165,66 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFilesErr
     Ok(read)
 }
 
-fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> TlsFilesError {
-    TlsFilesError::File { file: file.to_owned(), reason: reason.to_string() }
+fn bad_file(file: &Path, reason: &dyn std::fmt::Display) -> String {
+    format!("{}: {reason}", file.display())
 }
 
-/// ring, as for connections to a store.
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+/// Accepts a certificate that `inner` accepts and that has one of `names`. The authority proves that a certificate is
+/// genuine; the names limit which genuine ones are accepted.
+#[derive(Debug)]
+struct ClientNameVerifier {
+    inner: Arc<dyn ClientCertVerifier>,
+    names: Vec<String>,
+}
+
+impl ClientNameVerifier {
+    /// Whether a certificate is for `name`: a host, an address, or a URI as written.
+    fn is_for(certificate: &EndEntityCert<'_>, name: &str) -> bool {
+        let host = ServerName::try_from(name);
+        host.is_ok_and(|host| certificate.verify_is_valid_for_subject_name(&host).is_ok())
+            || certificate.valid_uri_names().any(|uri| uri == name)
+    }
+}
+
+impl ClientCertVerifier for ClientNameVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let bad = |_| Error::InvalidCertificate(CertificateError::BadEncoding);
+        let certificate = EndEntityCert::try_from(end_entity).map_err(bad)?;
+        let matches = self.names.iter().any(|name| Self::is_for(&certificate, name));
+        if matches { Ok(verified) } else { Err(CertificateError::ApplicationVerificationFailure.into()) }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use tidegate::observe::Metrics;
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::config::listen_address::EndpointAddress;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::config::EndpointAddress;
+use crate::logging::RateLimitedLog;
 
 /// Maximum memory of the unread responses of one listener.
 pub(crate) const MAX_LISTENER_BYTES: usize = 32 << 20;

@@ -10,9 +10,10 @@ mod reload_warnings;
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use tidegate::clock::Clock;
 use tidegate::live::FileState;
 use tidegate::{Policy, PolicyEvent, PolicyFollower, PolicyOptions};
@@ -22,9 +23,8 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
-use crate::decider::Decider;
-use crate::decider::first_config::ConfigSource;
-use crate::logging::init::SanitizedText;
+use crate::decider::{ConfigSource, Decider};
+use crate::logging::SanitizedText;
 use crate::policy::xds::{self, XdsSubscription};
 
 /// The rules that run without `--rules`.
@@ -90,21 +90,15 @@ pub(crate) fn load_policy(path: Option<&Path>, reading: impl Into<PolicyOptions>
 }
 
 /// The policy at the start. Empty if only a control plane sends rules, or if bad rules are allowed and the files
-/// have faults.
+/// have faults, which the file watcher reports.
 pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Result<Policy, String> {
-    let no_policy = || Policy::none(reading.clone()).map_err(|error| error.to_string());
-    match (&from.path, &from.xds) {
-        (None, Some(_)) => no_policy(),
-        (path, _) => {
-            load_policy(path.as_deref(), reading.clone()).or_else(|why| {
-                if from.allow_bad_rules {
-                    // The file watcher reports why.
-                    no_policy()
-                } else {
-                    Err(why)
-                }
-            })
-        }
+    let no_policy = |reading| Policy::none(reading).map_err(|error| error.to_string());
+    if from.path.is_none() && from.xds.is_some() {
+        return no_policy(reading);
+    }
+    match load_policy(from.path.as_deref(), reading.clone()) {
+        Err(_) if from.allow_bad_rules => no_policy(reading),
+        loaded => loaded,
     }
 }
 
@@ -117,29 +111,24 @@ impl PolicyWatcher {
         let path = from.path.as_deref();
         let ignored_files = Arc::new(IgnoredFiles::of(path, from.pick));
         tokio::spawn(ignored_files::watch_for_ignored_files(Arc::downgrade(&ignored_files)));
-        let follower = match &from.path {
-            None => {
-                record_in_force(decider, "rules", &mut lock_status(&status));
-                None
-            }
-            Some(path) => {
-                let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
-                let observed_files = Arc::clone(&ignored_files);
-                let file_warnings = Arc::clone(&reload_warnings);
-                let on_event = move |event: PolicyEvent<'_>| {
-                    on_file_event(&observer, &known, event);
-                    if let PolicyEvent::Rules(_) = event {
-                        observed_files.warn();
-                    }
-                    if let PolicyEvent::Rules(FileState::Current) | PolicyEvent::Keys(FileState::Current) = event {
-                        file_warnings.warn(&observer);
-                    }
-                };
-                Some(PolicyFollower::start(&decider.limiter, path, on_event)?)
-            }
+        let follower = if let Some(path) = &from.path {
+            let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
+            let (observed_files, file_warnings) = (Arc::clone(&ignored_files), Arc::clone(&reload_warnings));
+            let on_event = move |event: PolicyEvent<'_>| {
+                on_file_event(&observer, &known, event);
+                if let PolicyEvent::Rules(_) = event {
+                    observed_files.warn();
+                }
+                if let PolicyEvent::Rules(FileState::Current) | PolicyEvent::Keys(FileState::Current) = event {
+                    file_warnings.warn(&observer);
+                }
+            };
+            Some(PolicyFollower::start(&decider.limiter, path, on_event)?)
+        } else {
+            record_in_force(decider, "rules", &mut status.lock());
+            None
         };
-        let plane = from.xds.clone();
-        let control_plane = plane.map(|plane| {
+        let control_plane = from.xds.clone().map(|plane| {
             let (observer, known) = (Arc::clone(decider), Arc::clone(&status));
             let on_event = move |event: xds::XdsEvent<'_>| {
                 let is_applied = matches!(event, xds::XdsEvent::Applied { .. });
@@ -189,7 +178,7 @@ impl PolicyWatcher {
 
     /// Why the files on disk are not in force, if they are not.
     pub(crate) fn stale(&self) -> Option<String> {
-        lock_status(&self.status).stale()
+        self.status.lock().stale()
     }
 }
 
@@ -216,14 +205,10 @@ impl PolicyStatus {
     }
 }
 
-fn lock_status(status: &Mutex<PolicyStatus>) -> MutexGuard<'_, PolicyStatus> {
-    status.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Called by the rules thread and by the keys thread. The lock is held to the end, so that the last writer has the
 /// last policy.
 fn on_file_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
-    let mut status = lock_status(status);
+    let mut status = status.lock();
     status.record(event, decider.limiter.policy().load().keys.is_some());
     let (what, state) = match event {
         PolicyEvent::Rules(state) => ("rules", state),
@@ -252,7 +237,7 @@ fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
 
 /// Called by the task that follows the control plane.
 fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
-    let mut status = lock_status(status);
+    let mut status = status.lock();
     match event {
         xds::XdsEvent::Connected => {
             // A rejected configuration stays rejected.

@@ -30,6 +30,13 @@ pub(crate) fn create_dir(folder: &Path) -> Result<(), String> {
     made.map_err(|error| error_message(folder, &error))
 }
 
+/// The secret in the file of `--secret-file`, or why the file does not contain one.
+pub(crate) fn read_secret_file(file: &Path) -> Result<Secret, String> {
+    let error_message = |reason: String| format!("{}: {reason}", file.display());
+    let bytes = fs::read(file).map_err(|error| error_message(error.to_string()))?;
+    Secret::from_bytes(&bytes).map_err(|error| error_message(error.to_string()))
+}
+
 /// The secret of this node: generated at its first start, the same at every later one. If the secret is missing but
 /// counts exist, it is an error: a new secret would find none of them.
 pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
@@ -46,7 +53,7 @@ pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
                     journal.display()
                 ));
             }
-            create_secret(folder, &file).map_err(|error| error_message(&file, &error))?
+            create_secret(&file).map_err(|error| error_message(&file, &error))?
         }
         Err(error) => return Err(error_message(&file, &error)),
     };
@@ -62,31 +69,56 @@ pub(crate) fn load_store_secret(folder: &Path) -> Option<Secret> {
 /// Saves the secret of the shared store, so that pending charges are found again after a restart without the store.
 pub(crate) fn save_store_secret(folder: &Path, secret: &Secret) -> Result<(), String> {
     let file = store_secret_path(folder);
-    write_secret(folder, &file, &secret.to_hex()).map_err(|error| error_message(&file, &error))
+    replace(&file, &secret.to_hex(), FileSync::Full).map_err(|error| error_message(&file, &error))
 }
 
 fn store_secret_path(folder: &Path) -> PathBuf {
     folder.join("store-secret")
 }
 
-/// Writes the file completely or not at all: half a secret would name other counters.
-fn create_secret(folder: &Path, file: &Path) -> io::Result<Vec<u8>> {
+/// Half a secret would name other counters, so the file is replaced as a whole.
+fn create_secret(file: &Path) -> io::Result<Vec<u8>> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    write_secret(folder, file, &text)?;
+    replace(file, &text, FileSync::Full)?;
     Ok(text.into_bytes())
 }
 
-fn write_secret(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
-    let temporary = file.with_extension("new");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut temporary_file = options.open(&temporary)?;
-    temporary_file.write_all(text.as_bytes())?;
-    temporary_file.sync_all()?;
-    fs::rename(&temporary, file)?;
-    File::open(folder)?.sync_all()
+/// Whether a written file has to survive a crash of the machine, or only the end of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum FileSync {
+    Skip,
+    Full,
+}
+
+/// Replaces a file of the folder as a whole. A concurrent reader sees the old content or the new one, each complete.
+pub(super) fn replace(path: &Path, text: &str, sync: FileSync) -> io::Result<()> {
+    let next = path.with_extension("next");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&next)?;
+    file.write_all(text.as_bytes())?;
+    if sync == FileSync::Full {
+        file.sync_all()?;
+    }
+    fs::rename(&next, path)?;
+    match path.parent() {
+        Some(folder) if sync == FileSync::Full => File::open(folder)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// The content of a file, if it exists. `invalid` is the error for content that is not UTF-8 or that `parse` rejects.
+pub(super) fn read_parsed<T>(
+    path: &Path,
+    parse: impl FnOnce(&str) -> Option<T>,
+    invalid: &'static str,
+) -> io::Result<Option<T>> {
+    let bytes = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let parsed = str::from_utf8(&bytes).ok().and_then(parse);
+    parsed.map(Some).ok_or_else(|| io::Error::other(invalid))
 }
 
 fn error_message(path: &Path, error: &io::Error) -> String {

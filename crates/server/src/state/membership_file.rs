@@ -4,11 +4,13 @@
 //! self as another node. A lock allows only one process per folder, because two processes would be one node with
 //! two shares. The file is read once at the start and written outside of decisions.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs::{File, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tidegate_core::store::NodeId;
+
+use crate::state::data_dir::{self, FileSync};
 
 /// The first line: file type and format version.
 const TITLE: &str = "tidegate roster 1";
@@ -17,9 +19,9 @@ const TITLE: &str = "tidegate roster 1";
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct MembershipList {
     /// The node that wrote the list. It is on the list.
-    own_id: NodeId,
+    pub(super) own_id: NodeId,
     /// All nodes, sorted.
-    nodes: Vec<NodeId>,
+    pub(super) nodes: Vec<NodeId>,
 }
 
 /// The file with the list of nodes, locked by this process.
@@ -40,11 +42,6 @@ pub(crate) enum MembershipFileError {
     NoRandomness(getrandom::Error),
 }
 
-/// The text is not a list of nodes.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of nodes; it is written anew")]
-pub(crate) struct MembershipParseError;
-
 impl MembershipList {
     /// The list of `nodes` as `own_id` knows it.
     pub(crate) fn new(own_id: NodeId, nodes: &[NodeId]) -> Self {
@@ -52,14 +49,6 @@ impl MembershipList {
         nodes.sort_unstable_by_key(|node| node.0);
         nodes.dedup();
         MembershipList { own_id, nodes }
-    }
-
-    pub(crate) fn own_id(&self) -> NodeId {
-        self.own_id
-    }
-
-    pub(crate) fn nodes(&self) -> &[NodeId] {
-        &self.nodes
     }
 
     /// The title, the own id, the number of nodes, and one line for each.
@@ -103,22 +92,11 @@ impl MembershipFile {
 
     /// The stored list, if there is one.
     pub(crate) fn read(&self) -> io::Result<Option<MembershipList>> {
-        let text = match fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read?,
-        };
-        let text = str::from_utf8(&text).ok();
-        let membership = text.and_then(MembershipList::parse);
-        membership.map(Some).ok_or_else(|| io::Error::other(MembershipParseError))
+        data_dir::read_parsed(&self.path, MembershipList::parse, "not a list of nodes; it is written anew")
     }
 
-    /// Replaces the file. A concurrent reader sees the old list or the new one, each complete.
     pub(crate) fn write(&self, membership: &MembershipList) -> io::Result<()> {
-        let next = self.path.with_extension("next");
-        let mut file = File::create(&next)?;
-        file.write_all(membership.to_text().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(next, &self.path)
+        data_dir::replace(&self.path, &membership.to_text(), FileSync::Full)
     }
 }
 
@@ -141,14 +119,14 @@ mod tests {
         assert!(matches!(MembershipFile::lock(folder), Err(MembershipFileError::Locked(_))));
         drop(file);
         let again = MembershipFile::lock(folder).unwrap();
-        assert_eq!(again.read().unwrap().unwrap().own_id(), NodeId(2));
+        assert_eq!(again.read().unwrap().unwrap().own_id, NodeId(2));
     }
 
     #[test]
     fn the_node_itself_is_on_the_list_once() {
         let own_id = NodeId(1);
         let alone = MembershipList::new(own_id, &[]);
-        assert_eq!(alone.nodes(), [own_id]);
+        assert_eq!(alone.nodes, [own_id]);
         assert_eq!(MembershipList::new(own_id, &[own_id, own_id]), alone);
     }
 

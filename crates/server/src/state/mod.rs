@@ -1,14 +1,16 @@
 //! The state of a node: its store of counters, and the files in `--data-dir` that survive a restart.
 //!
-//! `any_store` is the configured store. `store_events`, `store_health` and `store_error_log` report its condition.
-//! `data_dir`, `secret_file`, `membership_file`, `node_identity` and `pending_file` are the files of a node. Knows no edge.
+//! `any_store` is the configured store, and `shared_store` one that nodes share. `store_events` and `store_health` report
+//! its condition. `data_dir`, `membership_file`, `node_identity` and `pending_file` are the files of a node. Knows no edge.
 
 pub(crate) mod any_store;
 pub(crate) mod data_dir;
 pub(crate) mod membership_file;
 pub(crate) mod node_identity;
 pub(crate) mod pending_file;
-pub(crate) mod secret_file;
-pub(crate) mod store_error_log;
+pub(crate) mod shared_store;
 pub(crate) mod store_events;
 pub(crate) mod store_health;
+
+pub(crate) use self::any_store::{AnyStore, ServerLimiter};
+pub(crate) use self::node_identity::NodeIdentity;

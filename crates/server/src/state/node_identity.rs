@@ -6,15 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidegate::{Limiter, Secret};
+use tidegate::Secret;
 use tidegate_core::store::NodeId;
 use tracing::warn;
 
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::state::any_store::{self, AnyStore, ServerLimiter};
-use crate::state::data_dir;
+use crate::logging::RateLimitedLog;
 use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
 use crate::state::pending_file::PendingFile;
+use crate::state::{ServerLimiter, data_dir};
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -24,13 +23,14 @@ const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The identity of this node, and the nodes it knew before the restart.
 pub(crate) struct NodeIdentity {
-    id: NodeId,
+    /// The same as before the restart if it had one.
+    pub(crate) id: NodeId,
     /// The list from before the restart. Without it the number of nodes is unknown.
     last_membership: Option<MembershipList>,
     membership_file: Option<MembershipFile>,
-    pending_file: Option<Arc<PendingFile>>,
-    /// The last known secret of the store.
-    store_secret: Option<Secret>,
+    pub(crate) pending_file: Option<Arc<PendingFile>>,
+    /// The secret of the store, if this node has joined it before.
+    pub(crate) store_secret: Option<Secret>,
 }
 
 impl NodeIdentity {
@@ -48,7 +48,7 @@ impl NodeIdentity {
         let owned_folder = folder.filter(|_| membership_file.is_some());
         let secret = owned_folder.and_then(data_dir::load_store_secret);
         let id = match &last_membership {
-            Some(known) => known.own_id(),
+            Some(known) => known.own_id,
             None => NodeId(getrandom::u64().map_err(MembershipFileError::NoRandomness)?),
         };
         Ok(NodeIdentity {
@@ -60,29 +60,14 @@ impl NodeIdentity {
         })
     }
 
-    /// The id of this node, the same as before the restart if it had one.
-    pub(crate) fn id(&self) -> NodeId {
-        self.id
-    }
-
-    /// The secret of the store, if this node has joined it before.
-    pub(crate) fn store_secret(&self) -> Option<&Secret> {
-        self.store_secret.as_ref()
-    }
-
-    /// The file for pending charges, if there is one.
-    pub(crate) fn pending_file(&self) -> Option<Arc<PendingFile>> {
-        self.pending_file.clone()
-    }
-
     /// Restores what this node had admitted without the store when it ended. A file that cannot be read is a warning
     /// and counts as none.
-    pub(crate) fn restore_local_admissions(&self, limiter: &Limiter<AnyStore>) {
-        let Some(file) = &self.pending_file else {
+    pub(crate) fn restore_local_admissions(&self, limiter: &ServerLimiter) {
+        let (Some(file), Some(shared)) = (&self.pending_file, limiter.store().shared()) else {
             return;
         };
         match file.read() {
-            Ok(admissions) => any_store::restore_local_admissions(limiter, &admissions),
+            Ok(admissions) => shared.restore_local_admissions(limiter, &admissions),
             Err(error) => {
                 let path = file.path().display();
                 warn!(%path, %error, "the pending charges from before cannot be read");
@@ -93,19 +78,15 @@ impl NodeIdentity {
     /// The last known nodes, or none if they are not known.
     pub(crate) fn last_nodes(&self) -> Vec<NodeId> {
         let known = self.last_membership.as_ref();
-        known.map_or_else(Vec::new, |known| known.nodes().to_vec())
+        known.map_or_else(Vec::new, |known| known.nodes.clone())
     }
 
     /// Starts the tasks that write the list of nodes and pending charges from now on.
     pub(crate) fn spawn_persistence(self, limiter: &Arc<ServerLimiter>) {
-        let Some(file) = self.membership_file else {
-            return;
-        };
-        if let Some(pending) = self.pending_file {
+        if let (Some(file), Some(pending)) = (self.membership_file, self.pending_file) {
             tokio::spawn(persist_pending(Arc::clone(limiter), pending));
+            tokio::spawn(persist_membership(Arc::clone(limiter), self.id, self.last_membership, Arc::new(file)));
         }
-        let limiter = Arc::clone(limiter);
-        tokio::spawn(persist_membership(limiter, self.id, self.last_membership, Arc::new(file)));
     }
 }
 
@@ -120,19 +101,32 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
+/// Writes what this node has admitted without the store, when it ends.
+pub(crate) fn write_pending(limiter: &ServerLimiter, file: &PendingFile) {
+    if let Some(shared) = limiter.store().shared()
+        && let Err(error) = file.write(&shared.store.local_admissions())
+    {
+        let path = file.path().display();
+        warn!(%path, %error, "pending charges cannot be written");
+    }
+}
+
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
 /// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
 /// thread does not count: on a busy machine it takes longer than the writing.
 async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<PendingFile>) {
+    let Some(shared) = limiter.store().shared() else {
+        return;
+    };
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
     loop {
         let began = Instant::now();
         // Read before the list, so that a later change is written next time.
-        let changes = any_store::admission_changes(&limiter);
+        let changes = shared.store.admission_changes();
         let mut took = Duration::ZERO;
         if written != Some(changes) {
-            let (writing, admissions) = (Arc::clone(&file), any_store::local_admissions(&limiter));
+            let (writing, admissions) = (Arc::clone(&file), shared.store.local_admissions());
             took = began.elapsed();
             let write = move || {
                 let began = Instant::now();
@@ -165,10 +159,13 @@ async fn persist_membership(
     mut last_written: Option<MembershipList>,
     file: Arc<MembershipFile>,
 ) {
+    let Some(shared) = limiter.store().shared() else {
+        return;
+    };
     let mut tick = tokio::time::interval(MEMBERSHIP_POLL_INTERVAL);
     loop {
         tick.tick().await;
-        let nodes = any_store::membership(&limiter);
+        let nodes = shared.store.members();
         let now = MembershipList::new(id, &nodes);
         if nodes.is_empty() || last_written.as_ref() == Some(&now) {
             continue;

@@ -6,8 +6,7 @@
 //! whole. It is not fsynced, because it must survive the process, not the machine. Counters are named by the secret of
 //! the store: charges that were counted under another secret are useless.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use tidegate::resilience::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync};
@@ -15,23 +14,15 @@ use tidegate_core::algorithms::Algorithm;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
+use crate::state::data_dir::{self, FileSync};
+
 /// The first line: file type and format version.
 const TITLE: &str = "tidegate pending 3";
-/// Old formats, which are read and no longer written: without permits and without the units that only shares count, and
-/// before that without limits.
-const TITLE_WITHOUT_SHARES: &str = "tidegate pending 2";
-const TITLE_WITHOUT_LIMITS: &str = "tidegate pending 1";
-
 /// The file of local admissions.
 #[derive(Debug)]
 pub(crate) struct PendingFile {
     path: PathBuf,
 }
-
-/// The text is not a list of pending charges.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a list of pending charges; it is written anew")]
-pub(crate) struct PendingFileError;
 
 impl PendingFile {
     /// The file in `folder`, which only this process uses.
@@ -45,20 +36,12 @@ impl PendingFile {
 
     /// What had been admitted when the file was last written.
     pub(crate) fn read(&self) -> io::Result<LocalAdmissions> {
-        let bytes = match fs::read(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LocalAdmissions::default()),
-            read => read?,
-        };
-        let text = str::from_utf8(&bytes).ok();
-        let admissions = text.and_then(parse);
-        admissions.ok_or_else(|| io::Error::other(PendingFileError))
+        let invalid = "not a list of pending charges; it is written anew";
+        Ok(data_dir::read_parsed(&self.path, parse, invalid)?.unwrap_or_default())
     }
 
     pub(crate) fn write(&self, admissions: &LocalAdmissions) -> io::Result<()> {
-        let next = self.path.with_extension("next");
-        let mut file = File::create(&next)?;
-        file.write_all(render(admissions).as_bytes())?;
-        fs::rename(next, &self.path)
+        data_dir::replace(&self.path, &render(admissions), FileSync::Skip)
     }
 }
 
@@ -101,13 +84,12 @@ const SYNC_WORDS: [(&str, PermitSync); 3] =
 
 fn parse(text: &str) -> Option<LocalAdmissions> {
     let mut lines = text.strip_suffix('\n')?.split('\n');
-    let title = lines.next()?;
-    let format = [TITLE_WITHOUT_LIMITS, TITLE_WITHOUT_SHARES, TITLE].iter().position(|known| *known == title)? + 1;
+    if lines.next()? != TITLE {
+        return None;
+    }
     let counts: Vec<usize> = lines.next()?.split(' ').map(|count| count.parse().ok()).collect::<Option<_>>()?;
-    let (units, permits, without_store) = match counts[..] {
-        [units] if format < 3 => (units, 0, 0),
-        [units, permits, without_store @ 0..=1] => (units, permits, without_store),
-        _ => return None,
+    let [units, permits, without_store @ 0..=1] = counts[..] else {
+        return None;
     };
     let lines: Vec<&str> = lines.collect();
     if lines.len() != units.checked_add(permits)? {
@@ -115,44 +97,48 @@ fn parse(text: &str) -> Option<LocalAdmissions> {
     }
     let (units, permits) = lines.split_at(units);
     Some(LocalAdmissions {
-        units: units.iter().map(|line| parse_units(line, format)).collect::<Option<_>>()?,
+        units: units.iter().map(|line| parse_units(line)).collect::<Option<_>>()?,
         permits: permits.iter().map(|line| parse_permit(line)).collect::<Option<_>>()?,
         without_store: without_store == 1,
     })
 }
 
-fn parse_units(line: &str, format: usize) -> Option<PendingUnits> {
-    let mut fields = line.splitn([6, 10, 12][format - 1], ' ');
-    let subject = Fingerprint::new(parse_bits(fields.next()?)?);
-    let rate = fields.next()?.parse().ok()?;
-    let tag = u32::from_str_radix(fields.next()?, 16).ok()?;
-    let units = fields.next()?.parse().ok()?;
-    let at = Nanos::new(fields.next()?.parse().ok()?);
-    // A limit with a count of 0 does not compile.
-    let mut limit = PendingLimit { tag, algorithm: Algorithm::FixedWindow, count: 0, per: Nanos::ZERO, capacity: 0 };
-    if format > 1 {
-        limit.algorithm = Algorithm::from_name(fields.next()?)?;
-        limit.count = fields.next()?.parse().ok()?;
-        limit.per = Nanos::new(fields.next()?.parse().ok()?);
-        limit.capacity = fields.next()?.parse().ok()?;
-    }
-    // Pending units have always counted toward the share.
-    let (mut shared, mut shared_at) = (units, at);
-    if format > 2 {
-        shared = fields.next()?.parse().ok()?;
-        shared_at = Nanos::new(fields.next()?.parse().ok()?);
-    }
-    Some(PendingUnits { subject, rate, limit, units, at, shared, shared_at, rule: parse_rule(fields.next()?)? })
+fn parse_units(line: &str) -> Option<PendingUnits> {
+    let fields: [&str; 12] = line.splitn(12, ' ').collect::<Vec<_>>().try_into().ok()?;
+    let [subject, rate, tag, units, at, algorithm, count, per, capacity, shared, shared_at, rule] = fields;
+    let limit = PendingLimit {
+        tag: u32::from_str_radix(tag, 16).ok()?,
+        algorithm: Algorithm::from_name(algorithm)?,
+        count: count.parse().ok()?,
+        per: parse_nanos(per)?,
+        capacity: capacity.parse().ok()?,
+    };
+    Some(PendingUnits {
+        subject: Fingerprint::new(parse_bits(subject)?),
+        rule: parse_rule(rule)?,
+        rate: rate.parse().ok()?,
+        limit,
+        units: units.parse().ok()?,
+        at: parse_nanos(at)?,
+        shared: shared.parse().ok()?,
+        shared_at: parse_nanos(shared_at)?,
+    })
 }
 
 fn parse_permit(line: &str) -> Option<LocalPermit> {
-    let mut fields = line.splitn(5, ' ');
-    let subject = Fingerprint::new(parse_bits(fields.next()?)?);
-    let holder = parse_bits(fields.next()?)?;
-    let until = Nanos::new(fields.next()?.parse().ok()?);
-    let word = fields.next()?;
-    let (_, sync) = SYNC_WORDS.iter().find(|(known, _)| *known == word)?;
-    Some(LocalPermit { subject, holder, until, sync: *sync, rule: parse_rule(fields.next()?)? })
+    let fields: [&str; 5] = line.splitn(5, ' ').collect::<Vec<_>>().try_into().ok()?;
+    let [subject, holder, until, word, rule] = fields;
+    Some(LocalPermit {
+        subject: Fingerprint::new(parse_bits(subject)?),
+        rule: parse_rule(rule)?,
+        holder: parse_bits(holder)?,
+        until: parse_nanos(until)?,
+        sync: SYNC_WORDS.iter().find(|(known, _)| *known == word)?.1,
+    })
+}
+
+fn parse_nanos(word: &str) -> Option<Nanos> {
+    word.parse().ok().map(Nanos::new)
 }
 
 fn parse_bits(word: &str) -> Option<u128> {
@@ -210,29 +196,6 @@ mod tests {
         assert_eq!(file.read().unwrap(), LocalAdmissions::default());
     }
 
-    /// As earlier versions wrote them. Pending units counted toward the share, and no others did.
-    #[test]
-    fn the_old_formats_are_read() {
-        let limit = "token-bucket 10 60000000000 15";
-        for (format, limit) in [("1", String::new()), ("2", format!("{limit} "))] {
-            let text = format!("tidegate pending {format}\n1\n{:032x} 1 0000beef 7 99 {limit}a rule\n", 5);
-            let parsed = parse(&text).unwrap();
-            let ([of], []) = (&parsed.units[..], &parsed.permits[..]) else {
-                panic!("one");
-            };
-            assert_eq!((of.rule.as_str(), of.units, of.rate, of.limit.tag), ("a rule", 7, 1, 0xbeef));
-            assert_eq!((of.shared, of.shared_at), (7, Nanos::new(99)));
-            assert_eq!(of.limit.count, if format == "1" { 0 } else { 10 });
-        }
-    }
-
-    /// A limit that is not in the file is that of the rule.
-    #[test]
-    fn a_limit_from_the_first_format_does_not_compile() {
-        let text = format!("tidegate pending 1\n1\n{:032x} 1 0000beef 7 99 a rule\n", 5);
-        assert_eq!(parse(&text).unwrap().units[0].limit.compile(), None);
-    }
-
     #[test]
     fn a_damaged_or_foreign_file_is_an_error_and_no_charge() {
         let text = render(&admissions());
@@ -240,13 +203,13 @@ mod tests {
         for end in 0..text.len() {
             assert_eq!(parse(&text[..end]), None, "{end}");
         }
-        assert_eq!(parse(&text.replace("pending 3", "pending 4")), None);
+        assert_eq!(parse(&text.replace("pending 3", "pending 2")), None);
         for counts in ["3 3 1", "2 2 1", "3 2 1", "2 3 2", "2 3", "5"] {
             assert_eq!(parse(&text.replace("\n2 3 1\n", &format!("\n{counts}\n"))), None, "{counts}");
         }
         let dir = tempfile::tempdir().unwrap();
         let file = PendingFile::new(dir.path());
-        fs::write(file.path(), [0xff, 0xfe, b'\n']).unwrap();
+        std::fs::write(file.path(), [0xff, 0xfe, b'\n']).unwrap();
         assert!(file.read().is_err());
     }
 }

@@ -8,7 +8,7 @@ use tidegate::resilience::{ClockEvent, ClockLevel, FailureCounts, StoreEvent};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use crate::state::store_health::{StoreHealth, StoreReport};
+use crate::state::store_health::{StoreHealth, log_report};
 
 /// The cure for clocks that disagree.
 const CLOCKS_APART: &str = "the store's clock and this node's are apart; decisions follow the store's, \
@@ -24,21 +24,26 @@ const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have
 
 /// Receives the events of one store.
 pub(crate) struct StoreObserver {
-    pub(crate) series: Arc<SharedSeries>,
-    pub(crate) health: Arc<StoreHealth>,
-    pub(crate) failures: Arc<FailureCounts>,
-    /// Notified when the store has lost counts.
-    pub(crate) loss_notify: Arc<Notify>,
+    pub(crate) series: SharedSeries,
+    pub(crate) health: StoreHealth,
+    failures: Arc<FailureCounts>,
+    /// Notified when the store has lost counts or the secret.
+    pub(crate) loss_notify: Notify,
 }
 
 impl StoreObserver {
+    pub(crate) fn new(failures: Arc<FailureCounts>) -> Self {
+        let (series, health) = (SharedSeries::default(), StoreHealth::default());
+        StoreObserver { series, health, failures, loss_notify: Notify::new() }
+    }
+
     /// Counts an event and logs it.
     pub(crate) fn on_event(&self, event: &StoreEvent) {
         self.series.record(event);
         let (now, errors) = (Instant::now(), self.failures.total());
         match event {
-            StoreEvent::BreakerOpened { cause } => log(self.health.opened(now, cause, errors)),
-            StoreEvent::BreakerClosed => log(self.health.closed(now, errors)),
+            StoreEvent::BreakerOpened { cause } => log_report(self.health.opened(now, cause, errors)),
+            StoreEvent::BreakerClosed => log_report(self.health.closed(now, errors)),
             StoreEvent::CountsLost => {
                 warn!("the store has lost counts, or another took over; restoring them");
                 self.loss_notify.notify_one();
@@ -64,12 +69,6 @@ impl StoreObserver {
             ),
             StoreEvent::Clock(change) => log_clock(*change),
         }
-    }
-}
-
-fn log(report: Option<StoreReport>) {
-    if let Some(report) = report {
-        report.log();
     }
 }
 

@@ -6,7 +6,7 @@
 //! duration.
 //!
 //! Invariant: the number of lines does not depend on the number of requests. Time and counts are injected; only
-//! `StoreReport::log` writes.
+//! `log_report` writes.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tracing::{info, warn};
 
-use crate::state::any_store::LOCAL_DECISION_NOTE;
+/// How requests are decided without the store.
+pub(super) const LOCAL_DECISION_NOTE: &str = "this node decides by its share of each limit";
 
 /// The interval between two lines that only count.
 const COUNT_INTERVAL: Duration = Duration::from_secs(60);
@@ -153,26 +154,21 @@ fn is_same_cause(one: &FailureCause, other: &FailureCause) -> bool {
     one.kind == other.kind && (one.kind != FailureKind::Other || one.text == other.text)
 }
 
-impl StoreReport {
-    /// Writes the line.
-    pub(crate) fn log(&self) {
-        match self {
-            StoreReport::Failed { cause } => {
-                let kind = cause.kind.name();
-                warn!(kind, "the store fails: {cause}; {LOCAL_DECISION_NOTE}");
-            }
-            StoreReport::CauseChanged { cause } => {
-                let kind = cause.kind.name();
-                warn!(kind, "the store fails for another reason: {cause}");
-            }
-            StoreReport::StillFailing { cause, lasted, errors } => {
-                let (kind, seconds) = (cause.kind.name(), lasted.as_secs());
-                warn!(kind, seconds, errors, "the store still fails: {cause}");
-            }
-            StoreReport::Recovered { lasted, errors } => {
-                let seconds = lasted.as_secs_f64();
-                info!(seconds, errors, "the store replies again");
-            }
+/// Writes the line, if there is one.
+pub(super) fn log_report(report: Option<StoreReport>) {
+    match report {
+        None => {}
+        Some(StoreReport::Failed { cause }) => {
+            warn!(kind = cause.kind.name(), "the store fails: {cause}; {LOCAL_DECISION_NOTE}");
+        }
+        Some(StoreReport::CauseChanged { cause }) => {
+            warn!(kind = cause.kind.name(), "the store fails for another reason: {cause}");
+        }
+        Some(StoreReport::StillFailing { cause, lasted, errors }) => {
+            warn!(kind = cause.kind.name(), seconds = lasted.as_secs(), errors, "the store still fails: {cause}");
+        }
+        Some(StoreReport::Recovered { lasted, errors }) => {
+            info!(seconds = lasted.as_secs_f64(), errors, "the store replies again");
         }
     }
 }

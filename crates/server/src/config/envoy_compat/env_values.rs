@@ -1,7 +1,7 @@
 //! Parses values like the reference service: flags, durations and numbers. All errors are collected, so that an
 //! operator sees them at once. Values that may be secrets are never repeated.
 
-use std::fmt;
+use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -10,23 +10,11 @@ use super::table;
 /// The source of variables: the environment, or a test.
 pub(crate) type EnvLookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A variable with an invalid or unsupported value, and what to write instead.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct VariableError {
-    name: &'static str,
-    reason: String,
-}
-
-impl fmt::Display for VariableError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name, self.reason)
-    }
-}
-
 /// Reads variables one by one.
 pub(super) struct EnvValues<'a> {
     lookup: EnvLookup<'a>,
-    pub(super) errors: Vec<VariableError>,
+    /// Each a variable with an invalid or unsupported value, and what to write instead.
+    pub(super) errors: Vec<String>,
     /// Warnings for the operator.
     pub(super) warnings: Vec<String>,
 }
@@ -83,9 +71,8 @@ impl<'a> EnvValues<'a> {
         value
     }
 
-    pub(super) fn reject(&mut self, name: &'static str, reason: impl Into<String>) {
-        let reason = reason.into();
-        self.errors.push(VariableError { name, reason });
+    pub(super) fn reject(&mut self, name: &'static str, reason: impl Display) {
+        self.errors.push(format!("{name} {reason}"));
     }
 
     pub(super) fn warn(&mut self, text: impl Into<String>) {

@@ -1,22 +1,22 @@
 //! The listeners of a reference deployment. Unlike ours they are open to all by default. Only the admin port stays on
 //! loopback, because our admin listener can change things.
 
-use super::AdminToken;
+use std::path::Path;
+
 use super::env_values::EnvValues;
-use crate::config::SettingsLayer;
-use crate::config::listen_address::ListenAddress;
+use crate::config::{ListenAddress, SettingsLayer};
 
 const PORT_HINT: &str = "write a port between 0 and 65535";
 const ANY_HOST: &str = "0.0.0.0";
 const LOOPBACK_HOST: &str = "127.0.0.1";
 
 /// The settings of the listeners.
-pub(super) fn read(values: &mut EnvValues<'_>, token: AdminToken) -> SettingsLayer {
+pub(super) fn read(values: &mut EnvValues<'_>, admin_token_file: Option<&Path>) -> SettingsLayer {
     let grpc = address(values, "GRPC_HOST", ANY_HOST, "GRPC_PORT", 8081);
     let mut layer = SettingsLayer {
         http: Some(address(values, "HOST", ANY_HOST, "PORT", 8080)),
         grpc: Some(values.text("GRPC_UDS").map_or(grpc, |path| ListenAddress::Unix(path.into()))),
-        admin: Some(admin(values, token)),
+        admin: Some(admin(values, admin_token_file)),
         grpc_max_age: values.duration("GRPC_MAX_CONNECTION_AGE"),
         grpc_max_age_grace: values.duration("GRPC_MAX_CONNECTION_AGE_GRACE"),
         ..SettingsLayer::default()
@@ -42,8 +42,8 @@ fn read_metrics(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) {
 }
 
 /// The debug port. The reference service opens it to all. Our admin pages need a token for that.
-fn admin(values: &mut EnvValues<'_>, token: AdminToken) -> ListenAddress {
-    if token == AdminToken::Given {
+fn admin(values: &mut EnvValues<'_>, token_file: Option<&Path>) -> ListenAddress {
+    if token_file.is_some() {
         return address(values, "DEBUG_HOST", ANY_HOST, "DEBUG_PORT", 6070);
     }
     let requested = address(values, "DEBUG_HOST", LOOPBACK_HOST, "DEBUG_PORT", 6070);

@@ -15,7 +15,6 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use env_values::VariableError;
 use env_values::{EnvLookup, EnvValues};
 
 use std::path::Path;
@@ -24,10 +23,8 @@ use std::time::Duration;
 use tidegate::live::FileFilter;
 use tracing::{info, warn};
 
-use crate::config::envoy_options::LimitHeaders;
-use crate::config::{LogFormat, LogLevel, ServerSettings, SettingsLayer};
-use response_options::ResponseOptions;
-use table::{EnvoyVariable, VARIABLES, VariableSupport};
+use crate::config::{EnvoyHeaders, EnvoyOptions, LogFormat, LogLevel, ServerSettings, SettingsLayer};
+use table::{EnvoyVariable, VariableSupport};
 
 /// The maximum wait for the store if `REDIS_TIMEOUT` is not set. The reference service waits 10 s, but its callers give
 /// up long before, and the deadline of each caps its own wait.
@@ -44,57 +41,27 @@ pub(crate) struct EnvoyCompat {
     counter_prefix: String,
     /// Whether the listeners open before the control plane has responded.
     start_without_config: bool,
-    response_options: ResponseOptions,
+    /// How requests are decided, and the extra parts of a response.
+    envoy: EnvoyOptions,
     /// Warnings for the operator.
     warnings: Vec<String>,
     /// Variables that are set and ignored.
-    ignored: Vec<&'static EnvoyVariable>,
+    ignored: Vec<EnvoyVariable>,
 }
 
 /// Why this environment cannot be used: all errors at once.
 #[derive(Debug, thiserror::Error)]
-#[error("--envoy-compat: {}", list(.0))]
-pub(crate) struct EnvoyCompatError(Vec<VariableError>);
-
-fn list(errors: &[VariableError]) -> String {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    lines.join("\n  ")
-}
-
-/// Who may use the admin port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AdminToken {
-    /// Clients with the token.
-    Given,
-    /// Clients on this machine alone.
-    None,
-}
-
-/// Whether the headers are configured other than by the environment of the reference service.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HeaderOverride {
-    Set,
-    Unset,
-}
-
-impl AdminToken {
-    /// From the path of the token file.
-    pub(crate) fn of(file: Option<&Path>) -> Self {
-        match file {
-            Some(_) => AdminToken::Given,
-            None => AdminToken::None,
-        }
-    }
-}
+#[error("--envoy-compat: {}", .0.join("\n  "))]
+pub(crate) struct EnvoyCompatError(Vec<String>);
 
 impl EnvoyCompat {
     /// Reads the variables that `lookup` finds.
     ///
     /// # Errors
     /// Invalid values, and unsupported features that would change limits.
-    pub(crate) fn read(lookup: EnvLookup<'_>, token: AdminToken) -> Result<Self, EnvoyCompatError> {
+    pub(crate) fn read(lookup: EnvLookup<'_>, admin_token_file: Option<&Path>) -> Result<Self, EnvoyCompatError> {
         let values = &mut EnvValues::new(lookup);
-        let mut layer = listeners::read(values, token);
+        let mut layer = listeners::read(values, admin_token_file);
         let dot_files = rules::read(values, &mut layer);
         layer.envoy_metadata = Some(values.flag("RESPONSE_DYNAMIC_METADATA"));
         layer.store = store::address(values);
@@ -108,9 +75,8 @@ impl EnvoyCompat {
             dot_files,
             counter_prefix: values.text("CACHE_KEY_PREFIX").unwrap_or_default(),
             start_without_config: values.flag("FORCE_START_WITHOUT_INITIAL_CONFIG"),
-            response_options: response_options::read(values),
-            ignored: VARIABLES
-                .iter()
+            envoy: response_options::read(values),
+            ignored: table::variables()
                 .filter(|variable| variable.support == VariableSupport::Ignored && values.is_set(variable.name))
                 .collect(),
             warnings: std::mem::take(&mut values.warnings),
@@ -118,18 +84,17 @@ impl EnvoyCompat {
         if values.errors.is_empty() { Ok(compat) } else { Err(EnvoyCompatError(std::mem::take(&mut values.errors))) }
     }
 
-    /// Applies the settings that have no flag. `header_override` is the value from flags and similar sources, which
-    /// takes precedence.
-    pub(crate) fn apply(&self, header_override: HeaderOverride, settings: &mut ServerSettings) {
-        let response_options = &self.response_options;
-        settings.envoy.descriptor_options = response_options.descriptor_options;
-        settings.envoy.near_ratio = Some(response_options.near_ratio);
-        settings.envoy.healthy_when_configured = response_options.healthy_when_configured;
-        if header_override == HeaderOverride::Unset {
-            settings.envoy.headers = match &response_options.headers {
-                Some(names) => LimitHeaders::Reference(Box::new(names.clone())),
-                None => LimitHeaders::Off,
-            };
+    /// Applies the settings that have no flag. `own_headers` are from a flag or a similar source, which takes
+    /// precedence.
+    pub(crate) fn apply(&self, own_headers: Option<EnvoyHeaders>, settings: &mut ServerSettings) {
+        let resolved = std::mem::take(&mut settings.envoy);
+        settings.envoy = EnvoyOptions {
+            dynamic_metadata: resolved.dynamic_metadata,
+            default_wait: resolved.default_wait,
+            ..self.envoy.clone()
+        };
+        if own_headers.is_some() {
+            settings.envoy.headers = resolved.headers;
         }
         settings.counter_prefix = self.counter_prefix.as_str().into();
         let from = &mut settings.rules;
@@ -147,7 +112,7 @@ impl EnvoyCompat {
             warn!("{warning}");
         }
         if !self.ignored.is_empty() {
-            let describe = |variable: &&EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
+            let describe = |variable: &EnvoyVariable| format!("{}: {}", variable.name, variable.meaning);
             let variables = self.ignored.iter().map(describe).collect::<Vec<_>>().join("; ");
             info!(variables, "ignored variables of the reference service");
         }

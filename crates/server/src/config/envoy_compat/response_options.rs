@@ -4,28 +4,17 @@ use http::HeaderName;
 use tidegate_rules::envoy::{ChargeOnDenial, DescriptorOptions, ZeroHits};
 
 use super::env_values::EnvValues;
-use crate::config::envoy_options::ReferenceHeaderNames;
+use crate::config::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
 
 /// How requests are decided, and the extra parts of a response.
-#[derive(Clone, PartialEq, Debug)]
-pub(crate) struct ResponseOptions {
-    pub(crate) descriptor_options: DescriptorOptions,
-    /// The three headers of the reference service, if they are enabled.
-    pub(crate) headers: Option<ReferenceHeaderNames>,
-    /// The fraction of a limit from which hits count as near it.
-    pub(crate) near_ratio: f64,
-    /// Whether health requires a configuration with a domain.
-    pub(crate) healthy_when_configured: bool,
-}
-
-pub(super) fn read(values: &mut EnvValues<'_>) -> ResponseOptions {
+pub(super) fn read(values: &mut EnvValues<'_>) -> EnvoyOptions {
     // The reference service charges every limit of a denied request, unless this is set.
     let denied = if values.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
         ChargeOnDenial::Violated
     } else {
         ChargeOnDenial::All
     };
-    ResponseOptions {
+    EnvoyOptions {
         descriptor_options: DescriptorOptions {
             charge_on_denial: denied,
             zero_hits: ZeroHits::OverAboveLimit,
@@ -33,12 +22,13 @@ pub(super) fn read(values: &mut EnvValues<'_>) -> ResponseOptions {
             all_shadow: values.flag("SHADOW_MODE"),
         },
         headers: headers(values),
-        near_ratio: near_ratio(values),
+        near_ratio: Some(near_ratio(values)),
         healthy_when_configured: values.flag("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"),
+        ..EnvoyOptions::default()
     }
 }
 
-fn headers(values: &mut EnvValues<'_>) -> Option<ReferenceHeaderNames> {
+fn headers(values: &mut EnvValues<'_>) -> LimitHeaders {
     let wanted = values.flag("LIMIT_RESPONSE_HEADERS_ENABLED");
     let mut name = |variable, usual: String| {
         let is_name = |text: &str| text.parse::<HeaderName>().is_ok().then(|| text.to_owned());
@@ -51,7 +41,7 @@ fn headers(values: &mut EnvValues<'_>) -> Option<ReferenceHeaderNames> {
         remaining: name("LIMIT_REMAINING_HEADER", usual.remaining),
         reset: name("LIMIT_RESET_HEADER", usual.reset),
     };
-    wanted.then_some(names)
+    if wanted { LimitHeaders::Reference(Box::new(names)) } else { LimitHeaders::Off }
 }
 
 fn near_ratio(values: &mut EnvValues<'_>) -> f64 {

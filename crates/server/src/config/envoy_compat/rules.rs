@@ -6,9 +6,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 
 use super::env_values::EnvValues;
-use crate::config::SettingsLayer;
-use crate::config::backoff::Backoff;
-use crate::config::control_plane::{ControlPlane, XdsNodeInfo, XdsTlsFiles};
+use crate::config::control_plane::Backoff;
+use crate::config::{ControlPlane, SettingsLayer, XdsNodeInfo, XdsTlsFiles};
 
 /// The settings of the rules, and whether files whose names begin with a dot are read.
 pub(super) fn read(values: &mut EnvValues<'_>, layer: &mut SettingsLayer) -> bool {
@@ -37,28 +36,22 @@ fn folder(values: &mut EnvValues<'_>) -> PathBuf {
 }
 
 fn control_plane(values: &mut EnvValues<'_>) -> Option<ControlPlane> {
-    let mut plane =
-        ControlPlane::at(&values.text("CONFIG_GRPC_XDS_SERVER_URL").unwrap_or_else(|| "localhost:18000".to_owned()));
+    let authority = values.text("CONFIG_GRPC_XDS_SERVER_URL");
+    let plane = ControlPlane::at(authority.as_deref().unwrap_or("localhost:18000"));
     if plane.is_none() {
         values.reject("CONFIG_GRPC_XDS_SERVER_URL", "is not an address; write HOST:PORT");
     }
-    let node = node(values);
-    let headers = headers(values);
-    let tls = tls(values);
+    let (node, headers, tls) = (node(values), headers(values), tls(values));
     let backoff = Backoff {
         first: values.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL").unwrap_or(Duration::from_secs(10)),
         max: values.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL").unwrap_or(Duration::from_secs(60)),
     };
     let bytes = values.number("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "write a number of bytes");
-    let plane = plane.as_mut()?;
-    plane.node = node;
-    plane.headers = headers;
-    plane.tls = tls;
-    plane.backoff = backoff;
+    let mut plane = ControlPlane { node, headers, tls, backoff, ..plane? };
     if let Some(bytes) = bytes.filter(|bytes| *bytes > 0) {
         plane.set_max_message_bytes(bytes);
     }
-    Some(plane.clone())
+    Some(plane)
 }
 
 /// The node identity. Metadata is `NAME=VALUE,NAME=VALUE`. Invalid pairs are left out, as in the reference service.

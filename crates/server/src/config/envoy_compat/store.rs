@@ -1,7 +1,7 @@
 //! The store's address from the variables of a Redis. A password only goes into the address.
 
 use super::env_values::EnvValues;
-use crate::config::store_choice::StoreUrl;
+use crate::config::StoreUrl;
 
 /// The warning for an environment without a store.
 const IN_MEMORY: &str = "REDIS_URL is not set: counters are in the memory of this node alone, and each node allows \

@@ -22,24 +22,31 @@ pub(crate) struct EnvoyVariable {
     pub(crate) meaning: &'static str,
 }
 
-const fn honoured(name: &'static str, meaning: &'static str) -> EnvoyVariable {
-    let support = VariableSupport::Honoured;
-    EnvoyVariable { name, support, meaning }
+/// One name or several with blanks between them, and what is true of each.
+type VariableRow = (&'static str, VariableSupport, &'static str);
+
+const fn honoured(name: &'static str, meaning: &'static str) -> VariableRow {
+    (name, VariableSupport::Honoured, meaning)
 }
 
-const fn partly(name: &'static str, meaning: &'static str) -> EnvoyVariable {
-    let support = VariableSupport::Partly;
-    EnvoyVariable { name, support, meaning }
+const fn partly(name: &'static str, meaning: &'static str) -> VariableRow {
+    (name, VariableSupport::Partly, meaning)
 }
 
-const fn ignored(name: &'static str, meaning: &'static str) -> EnvoyVariable {
-    let support = VariableSupport::Ignored;
-    EnvoyVariable { name, support, meaning }
+const fn ignored(names: &'static str, meaning: &'static str) -> VariableRow {
+    (names, VariableSupport::Ignored, meaning)
+}
+
+/// All variables, in the order of the contract.
+pub(crate) fn variables() -> impl Iterator<Item = EnvoyVariable> {
+    ROWS.iter().flat_map(|&(names, support, meaning)| {
+        names.split_ascii_whitespace().map(move |name| EnvoyVariable { name, support, meaning })
+    })
 }
 
 /// The variable of this name, if the reference service has it.
-pub(crate) fn find(name: &str) -> Option<&'static EnvoyVariable> {
-    VARIABLES.iter().find(|variable| variable.name == name)
+pub(crate) fn find(name: &str) -> Option<EnvoyVariable> {
+    variables().find(|variable| variable.name == name)
 }
 
 const POOL: &str = "Tidegate manages its connections to the store";
@@ -50,8 +57,7 @@ const NAMES: &str = "names are those of the usual mapper";
 const TRACING: &str = "there is no tracing";
 const START: &str = "the service starts without its store and connects as soon as possible";
 
-/// All variables, in the order of the contract.
-pub(crate) const VARIABLES: &[EnvoyVariable] = &[
+const ROWS: &[VariableRow] = &[
     honoured("HOST", "`--http` with `PORT`; default 0.0.0.0"),
     honoured("PORT", "see `HOST`; default 8080"),
     honoured("GRPC_HOST", "`--grpc` with `GRPC_PORT`; default 0.0.0.0"),
@@ -117,65 +123,47 @@ pub(crate) const VARIABLES: &[EnvoyVariable] = &[
     honoured("REDIS_TLS_CLIENT_KEY", "`?key=`"),
     partly("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "ignored with a warning: certificates are always verified"),
     honoured("REDIS_TIMEOUT", "`--store-budget`; default 1 s, and never later than 5 ms before the caller's deadline"),
-    ignored("REDIS_POOL_SIZE", POOL),
-    ignored("REDIS_POOL_ON_EMPTY_BEHAVIOR", POOL),
-    ignored("REDIS_PIPELINE_WINDOW", POOL),
-    ignored("REDIS_PIPELINE_LIMIT", POOL),
-    ignored("REDIS_CLUSTER_PIPELINE_PARALLELISM", POOL),
+    ignored(
+        "REDIS_POOL_SIZE REDIS_POOL_ON_EMPTY_BEHAVIOR REDIS_PIPELINE_WINDOW REDIS_PIPELINE_LIMIT \
+         REDIS_CLUSTER_PIPELINE_PARALLELISM",
+        POOL,
+    ),
     ignored("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "a node without its store decides from its share and is healthy"),
-    ignored("REDIS_STARTUP_INITIAL_INTERVAL", START),
-    ignored("REDIS_STARTUP_MAX_INTERVAL", START),
-    ignored("REDIS_STARTUP_MAX_ELAPSED_TIME", START),
+    ignored("REDIS_STARTUP_INITIAL_INTERVAL REDIS_STARTUP_MAX_INTERVAL REDIS_STARTUP_MAX_ELAPSED_TIME", START),
     partly("REDIS_PERSECOND", "ignored with a warning: there is one store for all windows"),
-    ignored("REDIS_PERSECOND_TYPE", ONE_STORE),
-    ignored("REDIS_PERSECOND_URL", ONE_STORE),
-    ignored("REDIS_PERSECOND_SOCKET_TYPE", ONE_STORE),
-    ignored("REDIS_PERSECOND_AUTH", ONE_STORE),
-    ignored("REDIS_PERSECOND_SENTINEL_AUTH", ONE_STORE),
-    ignored("REDIS_PERSECOND_TLS", ONE_STORE),
-    ignored("REDIS_PERSECOND_TIMEOUT", ONE_STORE),
-    ignored("REDIS_PERSECOND_POOL_SIZE", ONE_STORE),
-    ignored("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", ONE_STORE),
-    ignored("REDIS_PERSECOND_PIPELINE_WINDOW", ONE_STORE),
-    ignored("REDIS_PERSECOND_PIPELINE_LIMIT", ONE_STORE),
-    ignored("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", ONE_STORE),
-    ignored("MEMCACHE_HOST_PORT", MEMCACHE),
-    ignored("MEMCACHE_MAX_IDLE_CONNS", MEMCACHE),
-    ignored("MEMCACHE_SRV", MEMCACHE),
-    ignored("MEMCACHE_SRV_REFRESH", MEMCACHE),
-    ignored("MEMCACHE_TLS", MEMCACHE),
-    ignored("MEMCACHE_TLS_CLIENT_CERT", MEMCACHE),
-    ignored("MEMCACHE_TLS_CLIENT_KEY", MEMCACHE),
-    ignored("MEMCACHE_TLS_CACERT", MEMCACHE),
-    ignored("MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", MEMCACHE),
+    ignored(
+        "REDIS_PERSECOND_TYPE REDIS_PERSECOND_URL REDIS_PERSECOND_SOCKET_TYPE REDIS_PERSECOND_AUTH \
+         REDIS_PERSECOND_SENTINEL_AUTH REDIS_PERSECOND_TLS REDIS_PERSECOND_TIMEOUT REDIS_PERSECOND_POOL_SIZE \
+         REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR REDIS_PERSECOND_PIPELINE_WINDOW REDIS_PERSECOND_PIPELINE_LIMIT \
+         REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+        ONE_STORE,
+    ),
+    ignored(
+        "MEMCACHE_HOST_PORT MEMCACHE_MAX_IDLE_CONNS MEMCACHE_SRV MEMCACHE_SRV_REFRESH MEMCACHE_TLS \
+         MEMCACHE_TLS_CLIENT_CERT MEMCACHE_TLS_CLIENT_KEY MEMCACHE_TLS_CACERT \
+         MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION",
+        MEMCACHE,
+    ),
     honoured("LOG_LEVEL", "`--log-level`; default info; `RUST_LOG` takes precedence"),
     honoured("LOG_FORMAT", "`--log-format`"),
-    ignored("USE_STATSD", STATSD),
-    ignored("STATSD_HOST", STATSD),
-    ignored("STATSD_PORT", STATSD),
-    ignored("USE_DOG_STATSD", STATSD),
-    ignored("USE_DOG_STATSD_MOGRIFIERS", STATSD),
+    ignored("USE_STATSD STATSD_HOST STATSD_PORT USE_DOG_STATSD USE_DOG_STATSD_MOGRIFIERS", STATSD),
     honoured("USE_PROMETHEUS", "`--metrics`, at `PROMETHEUS_ADDR`"),
     honoured("PROMETHEUS_ADDR", "default 0.0.0.0:9090"),
     honoured("PROMETHEUS_PATH", "`--metrics-path`; default /metrics"),
-    ignored("PROMETHEUS_MAPPER_YAML", NAMES),
-    ignored("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
-    ignored("STATS_FLUSH_INTERVAL", STATSD),
-    ignored("EXTRA_TAGS", STATSD),
-    ignored("DISABLE_STATS", STATSD),
-    ignored("TRACING_ENABLED", TRACING),
-    ignored("TRACING_SERVICE_NAME", TRACING),
-    ignored("TRACING_SERVICE_NAMESPACE", TRACING),
-    ignored("TRACING_SERVICE_INSTANCE_ID", TRACING),
-    ignored("TRACING_EXPORTER_PROTOCOL", TRACING),
-    ignored("TRACING_SAMPLING_RATE", TRACING),
+    ignored("PROMETHEUS_MAPPER_YAML PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", NAMES),
+    ignored("STATS_FLUSH_INTERVAL EXTRA_TAGS DISABLE_STATS", STATSD),
+    ignored(
+        "TRACING_ENABLED TRACING_SERVICE_NAME TRACING_SERVICE_NAMESPACE TRACING_SERVICE_INSTANCE_ID \
+         TRACING_EXPORTER_PROTOCOL TRACING_SAMPLING_RATE",
+        TRACING,
+    ),
 ];
 
 /// The table in the docs.
 #[cfg(test)]
 pub(crate) fn markdown() -> String {
     let mut text = "| variable | | here |\n|---|---|---|\n".to_owned();
-    for known in VARIABLES {
+    for known in variables() {
         let support = match known.support {
             VariableSupport::Honoured => "honoured",
             VariableSupport::Partly => "in part",

@@ -9,25 +9,24 @@ use tidegate_rules::envoy::ChargeOnDenial;
 
 use super::table::{self, VariableSupport};
 use super::*;
-use crate::config::control_plane::ControlPlane;
-use crate::config::store_choice::StoreUrl;
+use crate::config::{ControlPlane, LimitHeaders, StoreUrl};
 
-fn read_with(token: AdminToken, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
+fn read_with(token_file: Option<&Path>, given: &[(&str, &str)]) -> Result<EnvoyCompat, EnvoyCompatError> {
     let lookup = |name: &str| {
         let found = given.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| (*value).to_owned())
     };
-    EnvoyCompat::read(&lookup, token)
+    EnvoyCompat::read(&lookup, token_file)
 }
 
 #[track_caller]
 fn read(given: &[(&str, &str)]) -> EnvoyCompat {
-    read_with(AdminToken::None, given).unwrap_or_else(|error| panic!("{given:?}: {error}"))
+    read_with(None, given).unwrap_or_else(|error| panic!("{given:?}: {error}"))
 }
 
 #[track_caller]
 fn check_bad(given: &[(&str, &str)], want: &[&str]) {
-    let error = read_with(AdminToken::None, given).unwrap_err().to_string();
+    let error = read_with(None, given).unwrap_err().to_string();
     for want in want {
         assert!(error.contains(want), "{given:?}: {error}");
     }
@@ -55,12 +54,12 @@ fn exactly_the_variables_of_the_table_are_read() {
         looked_up.borrow_mut().insert(name.to_owned());
         None
     };
-    EnvoyCompat::read(&lookup, AdminToken::Given).unwrap();
-    let every = table::VARIABLES.iter().map(|known| known.name.to_owned());
+    EnvoyCompat::read(&lookup, Some(Path::new("token"))).unwrap();
+    let every = table::variables().map(|known| known.name.to_owned());
     // Ignored variables are only looked up to log them.
     assert_eq!(looked_up.into_inner(), every.collect::<BTreeSet<_>>());
-    let names: BTreeSet<_> = table::VARIABLES.iter().map(|known| known.name).collect();
-    assert_eq!(names.len(), table::VARIABLES.len(), "one line for each");
+    let names: BTreeSet<_> = table::variables().map(|known| known.name).collect();
+    assert_eq!(names.len(), table::variables().count(), "one line for each");
 }
 
 #[test]
@@ -73,9 +72,9 @@ fn the_docs_have_the_table() {
 
 #[test]
 fn ignored_variables_are_reported_by_name() {
-    for known in table::VARIABLES {
+    for known in table::variables() {
         let lookup = |name: &str| (name == known.name).then(|| "1".to_owned());
-        let Ok(compat) = EnvoyCompat::read(&lookup, AdminToken::None) else {
+        let Ok(compat) = EnvoyCompat::read(&lookup, None) else {
             assert_ne!(known.support, VariableSupport::Ignored, "{}", known.name);
             continue;
         };
@@ -93,8 +92,8 @@ fn an_empty_environment_is_the_reference_with_its_defaults() {
     assert_eq!((compat.layer.rules.as_deref(), compat.dot_files), (Some(folder), true));
     assert!(compat.layer.merge_domains == Some(false) && !compat.start_without_config);
     assert_eq!(compat.counter_prefix, "");
-    assert_eq!(compat.response_options.descriptor_options.charge_on_denial, ChargeOnDenial::All);
-    assert_eq!((compat.response_options.headers, compat.response_options.near_ratio), (None, 0.8));
+    assert_eq!(compat.envoy.descriptor_options.charge_on_denial, ChargeOnDenial::All);
+    assert_eq!((compat.envoy.headers, compat.envoy.near_ratio), (LimitHeaders::Off, Some(0.8)));
     assert!(compat.layer.store.is_none() && compat.warnings.len() == 1 && compat.ignored.is_empty());
 }
 
@@ -141,9 +140,9 @@ fn the_admin_port_is_open_to_others_only_with_a_token() {
     let compat = read(&given);
     assert_eq!(addresses(&compat)[2], "127.0.0.1:7");
     assert!(compat.warnings.concat().contains("--admin-token-file"));
-    let compat = read_with(AdminToken::Given, &given).unwrap();
+    let compat = read_with(Some(Path::new("token")), &given).unwrap();
     assert_eq!(addresses(&compat)[2], "0.0.0.0:7");
-    let compat = read_with(AdminToken::Given, &[]).unwrap();
+    let compat = read_with(Some(Path::new("token")), &[]).unwrap();
     assert_eq!(addresses(&compat)[2], "0.0.0.0:6070");
 }
 
@@ -235,7 +234,7 @@ fn response_options_are_kept() {
         ("LIMIT_REMAINING_HEADER", "X-Left"),
         ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"),
     ]);
-    let response_options = compat.response_options;
+    let response_options = compat.envoy;
     assert_eq!(response_options.descriptor_options.charge_on_denial, ChargeOnDenial::Violated);
     assert!(
         response_options.descriptor_options.all_quota
@@ -243,12 +242,12 @@ fn response_options_are_kept() {
             && compat.layer.envoy_metadata == Some(true)
     );
     assert!(response_options.healthy_when_configured);
-    assert_eq!(response_options.near_ratio, 0.5);
-    let names = response_options.headers.unwrap();
-    let names = [names.limit, names.remaining, names.reset];
+    assert_eq!(response_options.near_ratio, Some(0.5));
+    let LimitHeaders::Reference(names) = response_options.headers else { panic!("they are enabled") };
+    let names = [&names.limit, &names.remaining, &names.reset];
     assert_eq!(names, ["X-Limit", "X-Left", "RateLimit-Reset"]);
-    let disabled = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).response_options;
-    assert_eq!(disabled.headers, None, "they are not enabled");
+    let disabled = read(&[("LIMIT_LIMIT_HEADER", "X-Limit")]).envoy;
+    assert_eq!(disabled.headers, LimitHeaders::Off, "they are not enabled");
     check_bad(&[("NEAR_LIMIT_RATIO", "2")], &["between 0 and 1"]);
     check_bad(&[("LIMIT_RESET_HEADER", "a b")], &["the name of a header"]);
 }

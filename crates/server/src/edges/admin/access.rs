@@ -6,7 +6,7 @@ use http::{Method, header};
 use std::net::IpAddr;
 use std::path::Path;
 
-use crate::config::listen_address::{EndpointAddress, ListenAddress};
+use crate::config::{EndpointAddress, ListenAddress};
 use crate::decider::InputError;
 use crate::edges::common::api_error::ApiError;
 use crate::edges::common::secret_digest::{MIN_SECRET_LEN, SecretDigest};
@@ -18,27 +18,15 @@ pub(crate) struct AdminAccess {
     hosts: Vec<String>,
 }
 
-/// Why the admin listener cannot be opened as configured.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum AdminAccessError {
-    /// Any machine on the network could use it.
-    #[error("--admin {place} can be reached from other machines; set --admin-token-file, or listen on loopback")]
-    Exposed { place: String },
-    /// The token file cannot be used.
-    #[error("{file}: {reason}")]
-    TokenFile { file: String, reason: String },
-}
-
 impl AdminAccess {
-    /// Access control for a listener at `address`, before it opens.
-    pub(crate) fn new(
-        address: &ListenAddress,
-        token_file: Option<&Path>,
-        hosts: &[String],
-    ) -> Result<Self, AdminAccessError> {
+    /// Access control for a listener at `address`, before it opens, or why it cannot be opened as configured.
+    pub(crate) fn new(address: &ListenAddress, token_file: Option<&Path>, hosts: &[String]) -> Result<Self, String> {
         let token = token_file.map(read_token).transpose()?;
         if token.is_none() && !address.is_local() {
-            return Err(AdminAccessError::Exposed { place: address.to_string() });
+            // Any machine on the network could use it.
+            return Err(format!(
+                "--admin {address} can be reached from other machines; set --admin-token-file, or listen on loopback"
+            ));
         }
         let hosts = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Ok(AdminAccess { token, hosts })
@@ -87,8 +75,8 @@ fn has_token(parts: &Parts, expected: &SecretDigest) -> bool {
     scheme.eq_ignore_ascii_case("bearer") && expected.matches(token.trim().as_bytes())
 }
 
-fn read_token(file: &Path) -> Result<SecretDigest, AdminAccessError> {
-    let token_file_error = |reason: String| AdminAccessError::TokenFile { file: file.display().to_string(), reason };
+fn read_token(file: &Path) -> Result<SecretDigest, String> {
+    let token_file_error = |reason: String| format!("{}: {reason}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| token_file_error(error.to_string()))?;
     let token = text.trim();
     if token.len() < MIN_SECRET_LEN {
@@ -106,9 +94,7 @@ fn request_authority(parts: &Parts) -> Result<Option<String>, ApiError> {
     let mut lines = parts.headers.get_all(header::HOST).iter();
     let line = lines.next();
     if lines.next().is_some() {
-        return Err(
-            InputError { field: "host".to_owned(), reason: "has more than one line; send one".to_owned() }.into()
-        );
+        return Err(InputError::new("host", "has more than one line; send one").into());
     }
     let target = parts.uri.authority().map(Authority::as_str);
     let authority = target.or_else(|| line.and_then(|line| line.to_str().ok()));

@@ -11,11 +11,10 @@ use hyper::Request;
 use hyper::body::Incoming;
 
 use super::serve::{RenderMetrics, metrics_page};
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::Decider;
 use crate::edges::common::api_error::ApiError;
-use crate::net::connection::{HttpHandler, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::{ConnectionUnread, HttpHandler, HttpResponse};
 
 #[derive(Clone)]
 pub(crate) struct MetricsListener {

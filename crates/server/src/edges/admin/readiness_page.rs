@@ -22,7 +22,7 @@ pub(super) fn store_json(condition: &StoreCondition) -> Value {
             "seconds": outage.since.elapsed().as_secs(),
         })
     });
-    let durability = condition.durability.as_ref().map(|failure| json!({"kind": failure.kind, "cause": failure.cause}));
+    let durability = condition.durability.as_ref().map(|(kind, cause)| json!({"kind": kind, "cause": cause}));
     let errors: serde_json::Map<String, Value> =
         condition.errors.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count))).collect();
     json!({
@@ -37,7 +37,6 @@ pub(super) fn store_json(condition: &StoreCondition) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::any_store::DurabilityFailure;
     use crate::state::store_health::StoreHealth;
     use std::time::Instant;
     use tidegate_core::store::{FailureCause, FailureKind};
@@ -74,10 +73,8 @@ mod tests {
         let well = StoreCondition { outage: None, ..condition };
         assert_eq!(store_json(&well)["outage"], Value::Null);
         assert_eq!(store_json(&well)["durability"], Value::Null);
-        let not_durable = StoreCondition {
-            durability: Some(DurabilityFailure { kind: "replica", cause: "no replica is connected".to_owned() }),
-            ..well
-        };
+        let not_durable =
+            StoreCondition { durability: Some(("replica", "no replica is connected".to_owned())), ..well };
         let want = json!({"kind": "replica", "cause": "no replica is connected"});
         assert_eq!(store_json(&not_durable)["durability"], want);
     }

@@ -15,15 +15,12 @@ use tidegate_core::store::Source;
 use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::{DecideError, Decider, InputError, StoreCondition};
 use crate::edges::common::api_error::{ApiError, json_response, ok_response, text_page};
 use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
-use crate::logging::decision_ids::DecisionId;
-use crate::logging::rate_limited_log::RateLimitedLog;
-use crate::net::body;
-use crate::net::connection::{HttpHandler, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::logging::{DecisionId, RateLimitedLog};
+use crate::net::{ConnectionUnread, HttpHandler, HttpResponse, body};
 use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
 
 /// The paths for a client that asks for another one.
@@ -198,10 +195,7 @@ pub(super) fn metrics_page(metrics: &RenderMetrics) -> HttpResponse {
 fn parse_single(body: &[u8]) -> Result<CheckRequest<'_>, ApiError> {
     match parse_check(body)? {
         CheckBody::One(check_request) => Ok(*check_request),
-        CheckBody::Many(_) => {
-            let reason = "one subject at a time: write an object".to_owned();
-            Err(InputError::new("", reason).into())
-        }
+        CheckBody::Many(_) => Err(InputError::new("", "one subject at a time: write an object").into()),
     }
 }
 
@@ -238,9 +232,7 @@ fn rule_to_reset(query: &str) -> Result<Option<String>, ApiError> {
             Some(("rule", name)) if rule.is_none() => rule = Some(percent_decode(name)?),
             Some(("rule", _)) => return Err(invalid_rule("given twice")),
             _ => {
-                let reason = "unknown parameter, write rule=NAME".to_owned();
-                let field = "query".to_owned();
-                return Err(InputError { field, reason }.into());
+                return Err(InputError::new("query", "unknown parameter, write rule=NAME").into());
             }
         }
     }
@@ -248,7 +240,7 @@ fn rule_to_reset(query: &str) -> Result<Option<String>, ApiError> {
 }
 
 fn invalid_rule(reason: &str) -> ApiError {
-    InputError { field: "rule".to_owned(), reason: reason.to_owned() }.into()
+    InputError::new("rule", reason).into()
 }
 
 fn percent_decode(text: &str) -> Result<String, ApiError> {
@@ -270,8 +262,7 @@ fn percent_decode(text: &str) -> Result<String, ApiError> {
 }
 
 fn invalid_query() -> ApiError {
-    let reason = "invalid escape; write %XX, as UTF-8".to_owned();
-    InputError { field: "query".to_owned(), reason }.into()
+    InputError::new("query", "invalid escape; write %XX, as UTF-8").into()
 }
 
 #[cfg(test)]

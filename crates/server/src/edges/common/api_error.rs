@@ -5,11 +5,9 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tidegate::http::{BodyStyle, DecisionResponse};
 
-use crate::decider::first_config::MissingConfigError;
-use crate::decider::{DecideError, InputError};
-use crate::logging::decision_ids::DecisionId;
-use crate::net::body::BodyError;
-use crate::net::connection::HttpResponse;
+use crate::decider::{DecideError, InputError, MissingConfigError};
+use crate::logging::DecisionId;
+use crate::net::{BodyError, HttpResponse};
 
 /// Why a request gets no decision.
 #[derive(Clone, PartialEq, Eq, Debug)]

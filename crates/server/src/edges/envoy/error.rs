@@ -4,10 +4,8 @@ use http::{HeaderValue, Response};
 use tidegate_core::store::StoreError;
 
 use super::frame;
-use crate::decider::DecideError;
-use crate::decider::first_config::MissingConfigError;
-use crate::net::body::BodyError;
-use crate::net::connection::HttpResponse;
+use crate::decider::{DecideError, MissingConfigError};
+use crate::net::{BodyError, HttpResponse};
 use crate::protobuf::ProtobufError;
 
 /// Why a call gets no decision.
@@ -63,16 +61,13 @@ pub(crate) enum EnvoyError {
 }
 
 /// The gRPC status codes in use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum GrpcCode {
-    Unknown = 2,
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    NotFound = 5,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-    Internal = 13,
-}
+const UNKNOWN: u16 = 2;
+const INVALID_ARGUMENT: u16 = 3;
+const DEADLINE_EXCEEDED: u16 = 4;
+const NOT_FOUND: u16 = 5;
+const RESOURCE_EXHAUSTED: u16 = 8;
+const UNIMPLEMENTED: u16 = 12;
+const INTERNAL: u16 = 13;
 
 impl From<DecideError> for EnvoyError {
     fn from(error: DecideError) -> Self {
@@ -86,7 +81,8 @@ impl From<DecideError> for EnvoyError {
 }
 
 impl EnvoyError {
-    fn code(&self) -> GrpcCode {
+    /// The gRPC status, and the nearest HTTP status for the metrics that all edges share.
+    fn statuses(&self) -> (u16, u16) {
         match self {
             EnvoyError::Malformed(_)
             | EnvoyError::Json(_)
@@ -95,31 +91,21 @@ impl EnvoyError {
             | EnvoyError::TooLong { .. }
             | EnvoyError::UnknownUnit { .. }
             | EnvoyError::SeveralUnits { .. }
-            | EnvoyError::Body(BodyError::Broken) => GrpcCode::InvalidArgument,
-            EnvoyError::Body(BodyError::TooLarge { .. }) => GrpcCode::ResourceExhausted,
-            EnvoyError::Body(BodyError::TooSlow | BodyError::Evicted) => GrpcCode::DeadlineExceeded,
-            EnvoyError::Compressed | EnvoyError::UnknownMethod => GrpcCode::Unimplemented,
-            EnvoyError::UnknownService => GrpcCode::NotFound,
+            | EnvoyError::Body(BodyError::Broken) => (INVALID_ARGUMENT, 400),
+            EnvoyError::Body(BodyError::TooLarge { .. }) => (RESOURCE_EXHAUSTED, 413),
+            EnvoyError::Body(BodyError::TooSlow | BodyError::Evicted) => (DEADLINE_EXCEEDED, 408),
+            EnvoyError::Compressed | EnvoyError::UnknownMethod => (UNIMPLEMENTED, 404),
+            EnvoyError::UnknownService => (NOT_FOUND, 404),
             // As in the reference service. `Unavailable` would invite Envoy to retry, and a charge without a reply may
             // have been applied.
-            EnvoyError::NoDomain
-            | EnvoyError::NoDescriptors
-            | EnvoyError::NoConfiguration(_)
-            | EnvoyError::Store(_) => GrpcCode::Unknown,
-            EnvoyError::Internal => GrpcCode::Internal,
+            EnvoyError::NoDomain | EnvoyError::NoDescriptors => (UNKNOWN, 400),
+            EnvoyError::NoConfiguration(_) | EnvoyError::Store(_) => (UNKNOWN, 503),
+            EnvoyError::Internal => (INTERNAL, 500),
         }
     }
 
-    /// The nearest HTTP status, for the metrics that all edges share.
-    pub(crate) fn status(&self) -> u16 {
-        match (self, self.code()) {
-            (EnvoyError::Store(_) | EnvoyError::NoConfiguration(_), _) => 503,
-            (_, GrpcCode::Internal) => 500,
-            (_, GrpcCode::ResourceExhausted) => 413,
-            (_, GrpcCode::DeadlineExceeded) => 408,
-            (_, GrpcCode::Unimplemented | GrpcCode::NotFound) => 404,
-            _ => 400,
-        }
+    pub(crate) fn http_status(&self) -> u16 {
+        self.statuses().1
     }
 
     /// The response, which consists of headers only.
@@ -127,7 +113,7 @@ impl EnvoyError {
         let mut response = Response::new(bytes::Bytes::new().into());
         let headers = response.headers_mut();
         headers.insert(http::header::CONTENT_TYPE, frame::CONTENT_TYPE);
-        headers.insert(frame::STATUS, HeaderValue::from(self.code() as u16));
+        headers.insert(frame::STATUS, HeaderValue::from(self.statuses().0));
         if let Ok(text) = HeaderValue::try_from(percent_encode(&self.to_string())) {
             headers.insert(frame::MESSAGE, text);
         }

@@ -4,8 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, header};
 
 use super::error::EnvoyError;
-use crate::net::connection::HttpResponse;
-use crate::net::response_body::ResponseBody;
+use crate::net::{HttpResponse, ResponseBody};
 
 pub(super) const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 pub(super) const STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -5,7 +5,7 @@ use tidegate_core::units::Nanos;
 use tidegate_rules::engine::DescriptorResponse;
 use tidegate_rules::envoy::{Status, StatusLimit};
 
-use crate::config::envoy_options::{LimitHeaders, ReferenceHeaderNames};
+use crate::config::{LimitHeaders, ReferenceHeaderNames};
 
 /// Calls `each` with the name and value of every header.
 pub(super) fn for_each_header(

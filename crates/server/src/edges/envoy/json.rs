@@ -14,8 +14,7 @@ use super::error::EnvoyError;
 use super::serve::{EnvoyEdge, EnvoyResult};
 use super::wire::{self, EnvoyRequest, OwnHits, check_length, too_many, value};
 use crate::edges::common::api_error::text_page;
-use crate::net::body;
-use crate::net::connection::HttpResponse;
+use crate::net::{HttpResponse, body};
 
 mod response;
 
@@ -172,7 +171,5 @@ fn number_u32(value: &Value) -> Result<u32, EnvoyError> {
     u32::try_from(number(value)?).map_err(|_| EnvoyError::Json("a number has more than 32 bits"))
 }
 
-#[cfg(test)]
-mod mutations;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use tidegate_rules::envoy::{Status, StatusLimit};
 
 use super::wire::{EnvoyRequest, unit_number};
 use super::{headers, metadata};
-use crate::config::envoy_options::EnvoyOptions;
+use crate::config::EnvoyOptions;
 use crate::protobuf::ProtobufWriter;
 
 const OK: u64 = 1;

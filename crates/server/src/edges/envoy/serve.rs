@@ -15,35 +15,21 @@ use super::error::EnvoyError;
 use super::response::EnvoyResponse;
 use super::statistics::EnvoyStatistics;
 use super::wire::{self, EnvoyRequest};
-use super::{frame, health, native};
-use crate::config::envoy_options::EnvoyOptions;
-use crate::config::listen_address::EndpointAddress;
+use super::{frame, native};
+use crate::config::{EndpointAddress, EnvoyOptions};
 use crate::decider::{Decider, DeciderView};
-use crate::net::body;
-use crate::net::connection::{HttpHandler, HttpProtocol, HttpResponse};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::{ConnectionUnread, HttpHandler, HttpProtocol, HttpResponse, body};
+use crate::protobuf::{ProtobufFields, ProtobufWriter, for_each_field};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
+/// The states of the gRPC health check.
+const SERVING: u64 = 1;
+const NOT_SERVING: u64 = 2;
+
 /// The size of most responses: one status and five headers.
 const USUAL_RESPONSE_BYTES: usize = 384;
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum GrpcMethod {
-    ShouldRateLimit,
-    Health,
-}
-
-impl GrpcMethod {
-    fn of(path: &str) -> Option<Self> {
-        match path {
-            SHOULD_RATE_LIMIT => Some(GrpcMethod::ShouldRateLimit),
-            HEALTH => Some(GrpcMethod::Health),
-            _ => None,
-        }
-    }
-}
 
 /// The edge, for gRPC and for `/json`.
 pub(crate) struct EnvoyEdge {
@@ -66,13 +52,13 @@ impl HttpHandler for EnvoyListener {
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
-        let method = GrpcMethod::of(parts.uri.path());
+        let method = [SHOULD_RATE_LIMIT, HEALTH].into_iter().find(|known| *known == parts.uri.path());
         let wait = CallerDeadline::of(&parts.headers, edge.options.default_wait);
         // The head is not held while a body is awaited.
         drop(parts);
         let result = match method {
-            Some(GrpcMethod::ShouldRateLimit) => edge.should_rate_limit(wait, body).await,
-            Some(GrpcMethod::Health) => edge.check_health(body).await.map(|out| (200, out)),
+            Some(SHOULD_RATE_LIMIT) => edge.should_rate_limit(wait, body).await,
+            Some(_) => edge.check_health(body).await.map(|out| (200, out)),
             None => Err(EnvoyError::UnknownMethod),
         };
         match result {
@@ -81,7 +67,7 @@ impl HttpHandler for EnvoyListener {
                 frame::response(out)
             }
             Err(error) => {
-                edge.count_response(error.status());
+                edge.count_response(error.http_status());
                 error.to_response()
             }
         }
@@ -182,7 +168,16 @@ impl EnvoyEdge {
     async fn check_health(&self, body: Incoming) -> Result<Vec<u8>, EnvoyError> {
         let body = body::read(body, frame::PREFIX_BYTES + wire::MAX_MESSAGE_BYTES).await?;
         let mut out = frame::message_buffer(2);
-        health::check(frame::message(&body)?, self.is_healthy(), &mut out)?;
+        let mut service = "";
+        for_each_field!(ProtobufFields::of(frame::message(&body)?), field: { 1 => service = field.text()?, });
+        // The empty name is the process, which is healthy as long as it responds.
+        let status = match service {
+            "" => SERVING,
+            "ratelimit" if self.is_healthy() => SERVING,
+            "ratelimit" => NOT_SERVING,
+            _ => return Err(EnvoyError::UnknownService),
+        };
+        ProtobufWriter::to(&mut out).uint(1, status);
         Ok(out)
     }
 }

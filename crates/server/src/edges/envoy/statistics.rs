@@ -28,7 +28,7 @@ const MAX_CALLER_SERIES: usize = 10_000;
 /// Maximum series of domains that no file names.
 const MAX_UNKNOWN_DOMAINS: usize = 100;
 
-#[derive(Debug)]
+#[derive(Default, Debug)]
 pub(crate) struct EnvoyStatistics {
     near_ratio: f64,
     domains: RwLock<HashMap<Box<str>, PathSeries>>,
@@ -78,19 +78,7 @@ struct HitDelta {
 impl EnvoyStatistics {
     /// Hits above `near_ratio` of a limit count as near it.
     pub(crate) fn new(near_ratio: f64) -> Self {
-        EnvoyStatistics {
-            near_ratio,
-            domains: RwLock::default(),
-            caller_series: AtomicUsize::new(0),
-            without_series: Counter::default(),
-            calls: Counter::default(),
-            durations: Histogram::default(),
-            domain_not_found: Counter::default(),
-            unknown_domains: RwLock::default(),
-            global_shadow_mode: Counter::default(),
-            store_errors: Counter::default(),
-            service_errors: Counter::default(),
-        }
+        EnvoyStatistics { near_ratio, ..EnvoyStatistics::default() }
     }
 
     /// Counts a call, and why it got no decision.

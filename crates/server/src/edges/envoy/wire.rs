@@ -10,7 +10,7 @@ use tidegate_core::units::Cost;
 use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
 
 use super::error::EnvoyError;
-use crate::protobuf::{ProtobufField, ProtobufFields};
+use crate::protobuf::{ProtobufField, ProtobufFields, for_each_field};
 
 pub(super) mod value;
 
@@ -43,23 +43,19 @@ pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyErr
     let mut described = DescribedRequest::default();
     let mut own: SmallVec<[OwnHits; 4]> = SmallVec::new();
     let mut hits_addend = 0;
-    for field in ProtobufFields::of(message) {
-        let field = field?;
-        match field.number {
-            1 => described.domain = check_length("domain", field.text()?, MAX_KEY_BYTES)?,
-            2 => {
-                let at = described.descriptors.len();
-                if at == MAX_DESCRIPTORS {
-                    return Err(too_many("descriptors", MAX_DESCRIPTORS));
-                }
-                let (descriptor, hits) = descriptor(field, at)?;
-                described.descriptors.push(descriptor);
-                own.push(hits);
+    for_each_field!(ProtobufFields::of(message), field: {
+        1 => described.domain = check_length("domain", field.text()?, MAX_KEY_BYTES)?,
+        2 => {
+            let at = described.descriptors.len();
+            if at == MAX_DESCRIPTORS {
+                return Err(too_many("descriptors", MAX_DESCRIPTORS));
             }
-            3 => hits_addend = field.uint32()?,
-            _ => {} // a field of a newer protocol
-        }
-    }
+            let (descriptor, hits) = descriptor(field, at)?;
+            described.descriptors.push(descriptor);
+            own.push(hits);
+        },
+        3 => hits_addend = field.uint32()?,
+    });
     for (descriptor, own) in described.descriptors.iter_mut().zip(own) {
         descriptor.hits = hits(own, hits_addend);
     }
@@ -120,36 +116,28 @@ fn descriptor(field: ProtobufField<'_>, at: usize) -> Result<(Descriptor<'_>, Ow
     let mut descriptor = Descriptor { entries: SmallVec::new(), limit_override: None, hits: Hits::Check };
     let mut hits = OwnHits::default();
     let mut own: Option<LimitOverride> = None;
-    for field in field.message()? {
-        let field = field?;
-        match field.number {
-            1 => {
-                if descriptor.entries.len() == MAX_ENTRIES {
-                    return Err(too_many("entries in one descriptor", MAX_ENTRIES));
-                }
-                descriptor.entries.push(entry(field)?);
+    for_each_field!(field.message()?, field: {
+        1 => {
+            if descriptor.entries.len() == MAX_ENTRIES {
+                return Err(too_many("entries in one descriptor", MAX_ENTRIES));
             }
-            // A message that occurs twice is merged, and the last value of each field counts.
-            2 => own.get_or_insert_default().read(field)?,
-            3 => read_wrapper(field, hits.addend.get_or_insert_default())?,
-            4 => hits.is_negative = field.bool()?,
-            _ => {} // a field of a newer protocol
-        }
-    }
+            descriptor.entries.push(entry(field)?);
+        },
+        // A message that occurs twice is merged, and the last value of each field counts.
+        2 => own.get_or_insert_default().read(field)?,
+        3 => read_wrapper(field, hits.addend.get_or_insert_default())?,
+        4 => hits.is_negative = field.bool()?,
+    });
     descriptor.limit_override = own.map(|own| own.limit(at)).transpose()?;
     Ok((descriptor, hits))
 }
 
 fn entry(field: ProtobufField<'_>) -> Result<DescriptorEntry<'_>, EnvoyError> {
     let (mut key, mut value) = ("", &[][..]);
-    for field in field.message()? {
-        let field = field?;
-        match field.number {
-            1 => key = check_length("key", field.text()?, MAX_KEY_BYTES)?,
-            2 => value = field.bytes()?,
-            _ => {}
-        }
-    }
+    for_each_field!(field.message()?, field: {
+        1 => key = check_length("key", field.text()?, MAX_KEY_BYTES)?,
+        2 => value = field.bytes()?,
+    });
     Ok((key, value::decode(value)))
 }
 
@@ -164,15 +152,11 @@ struct LimitOverride {
 
 impl LimitOverride {
     fn read(&mut self, field: ProtobufField<'_>) -> Result<(), EnvoyError> {
-        for field in field.message()? {
-            let field = field?;
-            match field.number {
-                1 => self.requests = field.uint32()?,
-                2 => self.unit = field.uint64()?,
-                3 => read_wrapper(field, &mut self.times)?,
-                _ => {}
-            }
-        }
+        for_each_field!(field.message()?, field: {
+            1 => self.requests = field.uint32()?,
+            2 => self.unit = field.uint64()?,
+            3 => read_wrapper(field, &mut self.times)?,
+        });
         Ok(())
     }
 
@@ -190,16 +174,9 @@ impl LimitOverride {
 
 /// Reads the number in a `UInt64Value` or a `UInt32Value`.
 fn read_wrapper(field: ProtobufField<'_>, number: &mut u64) -> Result<(), EnvoyError> {
-    for field in field.message()? {
-        let field = field?;
-        if field.number == 1 {
-            *number = field.uint64()?;
-        }
-    }
+    for_each_field!(field.message()?, field: { 1 => *number = field.uint64()?, });
     Ok(())
 }
 
 #[cfg(test)]
-pub(super) mod mutations;
-#[cfg(test)]
-mod tests;
+pub(super) mod tests;

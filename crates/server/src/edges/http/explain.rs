@@ -7,8 +7,8 @@ use tidegate_rules::{Applicability, EffectiveOptions, Explanation, ListDecision,
 
 use crate::decider::{Decider, InputError};
 use crate::edges::common::api_error::{ApiError, ok_response};
-use crate::logging::decision_ids::DecisionId;
-use crate::net::connection::HttpResponse;
+use crate::logging::DecisionId;
+use crate::net::HttpResponse;
 
 /// Maximum of requests times rules in one response: some 10 MiB.
 pub(crate) const MAX_VIEWS: usize = 30_000;

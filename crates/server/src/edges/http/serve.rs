@@ -16,10 +16,9 @@ use super::{explain, wire};
 use crate::decider::{AcquireOutcome, CheckOptions, CheckedItem, DecideError, Decider};
 use crate::edges::common::api_error::{ApiError, body_style, json_response, ok_response, to_response};
 use crate::edges::common::check_body::{CheckBatch, CheckBody, parse_check};
-use crate::logging::decision_ids::DecisionId;
-use crate::net::body::{self, BodyError};
-use crate::net::connection::HttpResponse;
-use crate::net::unread_responses::ConnectionUnread;
+use crate::logging::DecisionId;
+use crate::net::body;
+use crate::net::{BodyError, ConnectionUnread, HttpResponse};
 
 /// A list of a thousand requests with generous attributes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;

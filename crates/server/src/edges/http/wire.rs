@@ -10,7 +10,7 @@ use tidegate_core::units::Nanos;
 use tidegate_rules::request::Request;
 
 use crate::decider::InputError;
-use crate::edges::common::check_body::{AttributePairs, CostPairs, build_request, parse_costs};
+use crate::edges::common::check_body::{CostPairs, build_request, parse_costs, request_json};
 use crate::edges::common::json::{Text, WholeNumber, given, parse_object};
 
 /// The TTL of a permit, in milliseconds: longer than a few round trips, and not longer than an operator would wait for
@@ -23,23 +23,15 @@ const DEFAULT_RESERVATION_TTL: Nanos = Nanos::from_secs(60);
 /// An estimate of 0 charges nothing, now or at the settlement: a client that estimates 0 would have no limit.
 const ZERO_ESTIMATE: &str = "an estimate is 1 or more";
 
-/// The body of a request for a permit.
+/// The body of a request for a permit or a reservation.
 #[derive(Clone, Debug)]
-pub(super) struct AcquireBody<'a> {
+pub(super) struct TimedRequest<'a> {
+    /// The request. The cost of a reservation is the estimate.
     pub(super) request: Request<'a>,
-    /// How long the permit lasts unless it is renewed.
+    /// How long the permit lasts unless it is renewed, or the reservation waits to be settled.
     pub(super) ttl: Nanos,
-    /// Whether the caller wants a receipt.
+    /// Whether the caller wants a receipt. Never for a reservation.
     pub(super) receipt: bool,
-}
-
-/// The body of a reservation.
-#[derive(Clone, Debug)]
-pub(super) struct ReserveBody<'a> {
-    /// The request, with the estimate as its cost.
-    pub(super) request: Request<'a>,
-    /// How long the reservation waits to be settled.
-    pub(super) ttl: Nanos,
 }
 
 /// The body of a settlement.
@@ -51,33 +43,17 @@ pub(super) struct SettleBody<'a> {
     pub(super) actual: Actual,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AcquireJson<'a> {
-    #[serde(borrow, default)]
-    attributes: AttributePairs<'a>,
-    #[serde(default, deserialize_with = "given")]
-    cost: Option<WholeNumber>,
-    #[serde(borrow, default)]
-    costs: CostPairs<'a>,
+request_json!(AcquireJson {
     #[serde(default)]
     receipt: bool,
     #[serde(default, deserialize_with = "given")]
     ttl_ms: Option<WholeNumber>,
-}
+});
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReserveJson<'a> {
-    #[serde(borrow, default)]
-    attributes: AttributePairs<'a>,
-    #[serde(default, deserialize_with = "given")]
-    cost: Option<WholeNumber>,
-    #[serde(borrow, default)]
-    costs: CostPairs<'a>,
+request_json!(ReserveJson {
     #[serde(default, deserialize_with = "given")]
     expires_ms: Option<WholeNumber>,
-}
+});
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -105,7 +81,7 @@ struct PermitJson<'a> {
 }
 
 /// Parses a request for a permit.
-pub(super) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> {
+pub(super) fn parse_acquire(body: &[u8]) -> Result<TimedRequest<'_>, InputError> {
     let AcquireJson { attributes, cost, costs, receipt, ttl_ms } = parse_object(body)?;
     let cost = cost.map(|WholeNumber(cost)| cost);
     if cost == Some(0) {
@@ -117,11 +93,11 @@ pub(super) fn parse_acquire(body: &[u8]) -> Result<AcquireBody<'_>, InputError> 
         let reason = format!("{millis} is not a valid TTL of a permit, write {min} to {max}");
         return Err(InputError::new("ttl_ms", reason));
     }
-    Ok(AcquireBody { request: build_request(attributes, cost, costs)?, ttl: Nanos::from_millis(millis), receipt })
+    Ok(TimedRequest { request: build_request(attributes, cost, costs)?, ttl: Nanos::from_millis(millis), receipt })
 }
 
 /// Parses a request for a reservation.
-pub(super) fn parse_reserve(body: &[u8]) -> Result<ReserveBody<'_>, InputError> {
+pub(super) fn parse_reserve(body: &[u8]) -> Result<TimedRequest<'_>, InputError> {
     let ReserveJson { attributes, cost, costs, expires_ms } = parse_object(body)?;
     let cost = cost.map(|WholeNumber(cost)| cost);
     let request = build_request(attributes, cost, costs)?;
@@ -137,7 +113,7 @@ pub(super) fn parse_reserve(body: &[u8]) -> Result<ReserveBody<'_>, InputError> 
         Some(WholeNumber(millis)) if (1..=max).contains(&millis) => Nanos::from_millis(millis),
         Some(_) => return Err(InputError::new("expires_ms", format!("a reservation lasts 1 to {max} milliseconds"))),
     };
-    Ok(ReserveBody { request, ttl })
+    Ok(TimedRequest { request, ttl, receipt: false })
 }
 
 /// Parses a settlement.

@@ -12,7 +12,6 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderName};
 use tidegate::identity::keys::{KeyTextError, find_key};
 
-use super::wire::invalid_input;
 use crate::decider::InputError;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -42,7 +41,7 @@ pub(super) fn api_key(headers: &HeaderMap, from: Option<KeyHeader>) -> Result<Op
         Some(KeyHeader::ApiKey) => api_key_header(headers),
         Some(KeyHeader::Authorization) => bearer_token(headers),
         None => match (api_key_header(headers)?, bearer_token(headers)?) {
-            (Some(key), Some(token)) if key != token => Err(invalid_input(
+            (Some(key), Some(token)) if key != token => Err(InputError::new(
                 "x-api-key",
                 "differs from the bearer token; write ?key=x-api-key or ?key=authorization",
             )),
@@ -58,7 +57,7 @@ fn reject_lookalike(headers: &HeaderMap) -> Result<(), InputError> {
         name.contains('_') && name.replace('_', "-") == API_KEY.as_str()
     };
     if headers.keys().any(|name| is_lookalike(&name)) {
-        return Err(invalid_input(API_KEY.as_str(), "written with an underscore; send it as x-api-key"));
+        return Err(InputError::new(API_KEY.as_str(), "written with an underscore; send it as x-api-key"));
     }
     Ok(())
 }
@@ -67,7 +66,7 @@ fn api_key_header(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
     let Some(value) = single_line(headers, &API_KEY)? else {
         return Ok(None);
     };
-    find_key(value).map_err(|error| invalid_input(API_KEY.as_str(), &error.to_string()))
+    find_key(value).map_err(|error| InputError::new(API_KEY.as_str(), error.to_string()))
 }
 
 /// The token of `Authorization: Bearer`. Other schemes are no keys.
@@ -80,7 +79,7 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
     match find_key(value) {
         Ok(key) => Ok(key),
         Err(KeyTextError::OtherScheme) => Ok(None),
-        Err(error) => Err(invalid_input(AUTHORIZATION.as_str(), &error.to_string())),
+        Err(error) => Err(InputError::new(AUTHORIZATION.as_str(), error.to_string())),
     }
 }
 
@@ -90,7 +89,7 @@ fn single_line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&
     let mut lines = lines.map(|line| line.as_bytes().trim_ascii()).filter(|line| !line.is_empty());
     let first = lines.next();
     if lines.next().is_some() {
-        return Err(invalid_input(name.as_str(), "given twice"));
+        return Err(InputError::new(name.as_str(), "given twice"));
     }
     Ok(first)
 }

@@ -10,11 +10,11 @@ use tidegate::http::{headers, response as written};
 use tidegate_rules::request::Edge;
 
 use super::wire::{self, ProxyAuthOptions, ProxyHeaderPolicy};
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::{CheckOptions, Decider};
 use crate::edges::common::api_error::{ApiError, body_style, to_response};
-use crate::logging::decision_ids::DecisionId;
-use crate::net::connection::HttpResponse;
+use crate::logging::DecisionId;
+use crate::net::HttpResponse;
 
 pub(crate) struct ProxyAuthEdge {
     decider: Arc<Decider>,

@@ -26,7 +26,7 @@ use tidegate_rules::request::{
 };
 
 use super::credentials::{KeyHeader, api_key};
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::InputError;
 use crate::edges::common::check_body::MAX_VALUE_BYTES;
 use crate::edges::common::digest_key;
@@ -78,46 +78,37 @@ pub(crate) struct ProxyAuthOptions {
     /// The status of a denial that is not a block, where the proxy does not pass 429 on.
     pub(crate) deny_status: Option<StatusCode>,
     /// The family of headers to read.
-    from: Option<HeaderFamily>,
+    from: Option<&'static HeaderFamily>,
     /// The header that holds the API key, where both have a purpose of their own.
     key: Option<KeyHeader>,
     /// The priority of the request. It is in the URL of the sub-request, because no client can write that.
     priority: Option<Priority>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum HeaderFamily {
-    Original,
-    Forwarded,
-}
-
-/// The headers of one family, and the advice for a missing one that a rule needs.
-struct HeaderFamilyNames {
+/// The headers of one family, and how a proxy sends the two that a rule may need.
+#[derive(PartialEq, Eq, Debug)]
+struct HeaderFamily {
     uri: &'static str,
     method: &'static str,
-    method_missing: &'static str,
+    method_recipe: &'static str,
     host: &'static str,
-    host_missing: &'static str,
+    host_recipe: &'static str,
 }
 
-const ORIGINAL: HeaderFamilyNames = HeaderFamilyNames {
+static ORIGINAL: HeaderFamily = HeaderFamily {
     uri: "x-original-uri",
     method: "x-original-method",
-    method_missing: "missing; a rule uses the method of the client's request, so the proxy must send it \
-                     (nginx: proxy_set_header X-Original-Method $request_method)",
+    method_recipe: "nginx: proxy_set_header X-Original-Method $request_method",
     host: "x-original-host",
-    host_missing: "missing; a rule uses the host of the client's request, so the proxy must send it \
-                   (nginx: proxy_set_header X-Original-Host $host)",
+    host_recipe: "nginx: proxy_set_header X-Original-Host $host",
 };
 
-const FORWARDED: HeaderFamilyNames = HeaderFamilyNames {
+static FORWARDED: HeaderFamily = HeaderFamily {
     uri: "x-forwarded-uri",
     method: "x-forwarded-method",
-    method_missing: "missing; a rule uses the method of the client's request, so the proxy must send it \
-                     (Caddy: header_up X-Forwarded-Method {method})",
+    method_recipe: "Caddy: header_up X-Forwarded-Method {method}",
     host: "x-forwarded-host",
-    host_missing: "missing; a rule uses the host of the client's request, so the proxy must send it \
-                   (Caddy: header_up X-Forwarded-Host {host})",
+    host_recipe: "Caddy: header_up X-Forwarded-Host {host}",
 };
 
 impl ProxyAuthOptions {
@@ -129,7 +120,7 @@ impl ProxyAuthOptions {
         for pair in pairs {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if seen.contains(&name) {
-                return Err(invalid_input("query", "has a parameter twice; keep one"));
+                return Err(InputError::new("query", "has a parameter twice; keep one"));
             }
             seen.push(name);
             match (name, value) {
@@ -137,23 +128,23 @@ impl ProxyAuthOptions {
                 ("deny_status", "403") => options.deny_status = Some(StatusCode::FORBIDDEN),
                 ("deny_status", "429") => options.deny_status = Some(StatusCode::TOO_MANY_REQUESTS),
                 ("deny_status", _) => {
-                    return Err(invalid_input("deny_status", "write 401, 403 or 429"));
+                    return Err(InputError::new("deny_status", "write 401, 403 or 429"));
                 }
-                ("from", "original") => options.from = Some(HeaderFamily::Original),
-                ("from", "forwarded") => options.from = Some(HeaderFamily::Forwarded),
-                ("from", _) => return Err(invalid_input("from", "write original or forwarded")),
+                ("from", "original") => options.from = Some(&ORIGINAL),
+                ("from", "forwarded") => options.from = Some(&FORWARDED),
+                ("from", _) => return Err(InputError::new("from", "write original or forwarded")),
                 ("key", name) => {
-                    let invalid = || invalid_input("key", "write x-api-key or authorization");
+                    let invalid = || InputError::new("key", "write x-api-key or authorization");
                     options.key = Some(KeyHeader::from_name(name).ok_or_else(invalid)?);
                 }
                 // Makes the URL unpredictable for clients: see `docs/proxies/Caddyfile`.
                 ("nonce", _) => {}
                 ("priority", name) => {
-                    let invalid = || invalid_input("priority", "write critical, normal or sheddable");
+                    let invalid = || InputError::new("priority", "write critical, normal or sheddable");
                     options.priority = Some(Priority::from_name(name).ok_or_else(invalid)?);
                 }
                 _ => {
-                    return Err(invalid_input(
+                    return Err(InputError::new(
                         "query",
                         "unknown parameter, write deny_status, from, key, nonce or priority",
                     ));
@@ -180,14 +171,14 @@ pub(crate) fn parse_request<'a>(
         max_delay: Some(Nanos::ZERO),
         ..Request::default()
     };
-    let path = normalize_path(original.target).map_err(|error| invalid_input("path", &error.to_string()))?;
+    let path = normalize_path(original.target).map_err(|error| InputError::new("path", error.to_string()))?;
     if path.len() > MAX_VALUE_BYTES {
-        return Err(invalid_input("path", TOO_LONG));
+        return Err(InputError::new("path", TOO_LONG));
     }
     request = request.with("path", path);
     if policy.raw_path {
         if original.target.len() > MAX_VALUE_BYTES {
-            return Err(invalid_input("raw_path", TOO_LONG));
+            return Err(InputError::new("raw_path", TOO_LONG));
         }
         request = request.with("raw_path", original.target);
     }
@@ -228,7 +219,7 @@ fn client_ip(headers: &HeaderMap, peer: &EndpointAddress, trusted: &TrustedProxi
         }
         ForwardedStop::TooLong => "names too many trusted proxies; is `trusted_proxies` too wide?",
     };
-    Err(invalid_input(chain.header(), reason))
+    Err(InputError::new(chain.header(), reason))
 }
 
 /// The original request, as the proxy describes it.
@@ -248,38 +239,40 @@ fn original_request<'h>(
     let original = read_pair([ORIGINAL.uri, ORIGINAL.method])?;
     let forwarded = read_pair([FORWARDED.uri, FORWARDED.method])?;
     let absent = (None, None);
-    let family = match options.from {
+    let names = match options.from {
         Some(family) => family,
-        None if forwarded == absent => HeaderFamily::Original,
-        None if original == absent || original == forwarded => HeaderFamily::Forwarded,
+        None if forwarded == absent => &ORIGINAL,
+        None if original == absent || original == forwarded => &FORWARDED,
         None => {
             let reason = "differs from x-forwarded-uri or -method; write ?from=original or ?from=forwarded";
-            return Err(invalid_input("x-original-uri", reason));
+            return Err(InputError::new("x-original-uri", reason));
         }
     };
-    let (names, (target, method)) = match family {
-        HeaderFamily::Original => (&ORIGINAL, original),
-        HeaderFamily::Forwarded => (&FORWARDED, forwarded),
-    };
+    let (target, method) = if *names == ORIGINAL { original } else { forwarded };
     let host = single_attribute(headers, names.host)?;
     let missing =
         "missing; the proxy must send the target of the request (nginx: proxy_set_header X-Original-URI $request_uri)";
     let target = target.filter(|target| !target.is_empty());
-    let target = target.ok_or_else(|| invalid_input(names.uri, missing))?;
+    let target = target.ok_or_else(|| InputError::new(names.uri, missing))?;
     if !(target.starts_with('/') || target.contains("://") || target == "*") {
         let reason = "neither a path nor a URL; is the proxy's variable spelt right?";
-        return Err(invalid_input(names.uri, reason));
+        return Err(InputError::new(names.uri, reason));
     }
-    let is_absent = |value: Option<&str>| value.is_none_or(str::is_empty);
-    if policy.needs_method && is_absent(method) {
-        return Err(invalid_input(names.method, names.method_missing));
-    }
-    if policy.needs_host && is_absent(host) {
-        return Err(invalid_input(names.host, names.host_missing));
+    let needed = [
+        (policy.needs_method, method, names.method, "method", names.method_recipe),
+        (policy.needs_host, host, names.host, "host", names.host_recipe),
+    ];
+    for (is_needed, value, header, what, recipe) in needed {
+        if is_needed && value.is_none_or(str::is_empty) {
+            let reason = format!(
+                "missing; a rule uses the {what} of the client's request, so the proxy must send it ({recipe})"
+            );
+            return Err(InputError::new(header, reason));
+        }
     }
     // Another server may take it for a host that a rule names.
     if let Some(Err(error)) = host.map(check_host) {
-        return Err(invalid_input(names.host, &format!("not a host: {error}")));
+        return Err(InputError::new(names.host, format!("not a host: {error}")));
     }
     Ok(OriginalRequest { target, method, host })
 }
@@ -288,7 +281,7 @@ fn original_request<'h>(
 fn single_attribute<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, InputError> {
     let value = single_header(headers, name)?;
     if value.is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
-        return Err(invalid_input(name, TOO_LONG));
+        return Err(InputError::new(name, TOO_LONG));
     }
     Ok(value)
 }
@@ -300,14 +293,10 @@ fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a st
         return Ok(None);
     };
     if lines.next().is_some() {
-        return Err(invalid_input(name, "given twice"));
+        return Err(InputError::new(name, "given twice"));
     }
     let text = std::str::from_utf8(value.as_bytes());
-    text.map(Some).map_err(|_| invalid_input(name, "not UTF-8"))
-}
-
-pub(super) fn invalid_input(field: &str, reason: &str) -> InputError {
-    InputError { field: field.to_owned(), reason: reason.to_owned() }
+    text.map(Some).map_err(|_| InputError::new(name, "not UTF-8"))
 }
 
 #[cfg(test)]

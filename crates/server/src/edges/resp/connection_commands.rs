@@ -3,8 +3,7 @@
 //! The replies are those of a Redis without databases, scripts and replicas, because clients probe for that. Texts are
 //! those of Redis, because clients parse them.
 
-use super::command_info;
-use super::commands::COMMANDS;
+use super::commands::{COMMANDS, write_all_info, write_info_of};
 use super::password::RespPassword;
 use super::password_guesses::MAX_PER_CONNECTION;
 use super::pipeline::NextStep;
@@ -112,17 +111,13 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
             |word: &[u8]| equals_ignore_case(word, section) || all.iter().any(|all| equals_ignore_case(word, all));
         sections.is_empty() || sections.iter().any(|word| named(word))
     };
+    let version = env!("CARGO_PKG_VERSION");
+    let server = format!("redis_version:{VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{version}\r\n");
     let facts = [
-        (
-            "Server",
-            format!(
-                "redis_version:{VERSION}\r\nredis_mode:standalone\r\ntidegate_version:{}\r\n",
-                env!("CARGO_PKG_VERSION")
-            ),
-        ),
-        ("Persistence", "loading:0\r\n".to_owned()),
-        ("Replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),
-        ("Cluster", "cluster_enabled:0\r\n".to_owned()),
+        ("Server", &*server),
+        ("Persistence", "loading:0\r\n"),
+        ("Replication", "role:master\r\nconnected_slaves:0\r\n"),
+        ("Cluster", "cluster_enabled:0\r\n"),
     ];
     let wanted = facts.iter().filter(|(section, _)| wants(section));
     let rendered: Vec<_> = wanted.map(|(s, facts)| format!("# {s}\r\n{facts}")).collect();
@@ -131,17 +126,17 @@ fn info(sections: &[std::borrow::Cow<'_, [u8]>], out: &mut Vec<u8>) {
 
 fn command(arguments: &Arguments<'_>, session: &Session, out: &mut Vec<u8>) {
     match arguments.get(1) {
-        None => command_info::write_all(out),
+        None => write_all_info(out),
         // Hints for users at a prompt. Programs do not need them.
         Some(word) if equals_ignore_case(word, "DOCS") => reply::map(out, session.protocol, 0),
         Some(word) if equals_ignore_case(word, "COUNT") => {
             reply::integer(out, reply::saturating_i64(COMMANDS.len() as u64))
         }
-        Some(word) if equals_ignore_case(word, "INFO") && arguments.len() == 2 => command_info::write_all(out),
+        Some(word) if equals_ignore_case(word, "INFO") && arguments.len() == 2 => write_all_info(out),
         Some(word) if equals_ignore_case(word, "INFO") => {
             reply::array(out, arguments.len() - 2);
             for name in &arguments[2..] {
-                command_info::write_one(name, session.protocol, out);
+                write_info_of(name, session.protocol, out);
             }
         }
         Some(word) => reply_unknown_subcommand(out, word, "COMMAND"),

@@ -2,7 +2,7 @@
 //!
 //! `wire` parses commands and `reply` writes replies. `throttle` parses the commands that carry their limit, `check`
 //! those that are decided by rules, `connection_commands` all others, and `commands` is the table of them.
-//! `command_info` describes them, and `transaction` queues those between `MULTI` and `EXEC`. `pipeline` decides the
+//! `transaction` queues those between `MULTI` and `EXEC`. `pipeline` decides the
 //! input, `buffers` lends memory, `serve` reads and writes. Commands never reach a Redis behind this edge: a command
 //! that is not one of these is unknown. An error is a reply like any other, in the words of the service that a command
 //! comes from. So each error text is beside its command, and protocol errors are in `wire`.
@@ -19,7 +19,6 @@
 
 pub(crate) mod buffers;
 mod check;
-mod command_info;
 mod commands;
 mod connection_commands;
 mod limit_cache;

@@ -15,8 +15,8 @@ use tidegate::observe::NetworkMetrics;
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::config::listen_address::EndpointAddress;
-use crate::logging::rate_limited_log::RateLimitedLog;
+use crate::config::EndpointAddress;
+use crate::logging::RateLimitedLog;
 
 /// Wrong passwords per connection. Clients that reconnect with a wrong one send it once each time.
 pub(crate) const MAX_PER_CONNECTION: u32 = 5;

@@ -16,10 +16,10 @@ use super::check;
 use super::commands::{CommandSpec, RespCommand, reply_unknown_command};
 use super::connection_commands::reply_wrong_arity;
 use super::reply::{self, echo};
-use super::serve::RespListener;
+use super::serve::RespState;
 use super::session::Session;
 use super::throttle::{ThrottleDialect, ThrottleRequest};
-use super::transaction::{self, QueuedCommands, TransactionCommand};
+use super::transaction::{self, Transaction, TransactionCommand};
 use super::wire::{self, Arguments, ParsedCommand};
 use crate::decider::{CheckOptions, CheckedItem, DecideError, InputError};
 
@@ -57,7 +57,7 @@ struct PendingThrottle<'b> {
 
 /// A pass in progress.
 struct Pipeline<'p, 'b> {
-    resp: &'p RespListener,
+    resp: &'p RespState,
     session: &'p mut Session,
     output: &'p mut Vec<u8>,
     throttles: SmallVec<[PendingThrottle<'b>; SINGLE_BATCH]>,
@@ -73,13 +73,18 @@ struct Checks<'b> {
 
 /// Decides the complete commands in `input` and writes their replies.
 pub(super) async fn run_pipeline(
-    resp: &RespListener,
+    resp: &RespState,
     session: &mut Session,
     input: &[u8],
     output: &mut Vec<u8>,
 ) -> PipelineProgress {
-    let mut pipeline = Pipeline { resp, session, output, throttles: SmallVec::new(), checks: Checks::default() };
-    pipeline.run(input).await
+    Pipeline::new(resp, session, output).run(input).await
+}
+
+impl<'p> Pipeline<'p, '_> {
+    fn new(resp: &'p RespState, session: &'p mut Session, output: &'p mut Vec<u8>) -> Self {
+        Pipeline { resp, session, output, throttles: SmallVec::new(), checks: Checks::default() }
+    }
 }
 
 impl<'b> Pipeline<'_, 'b> {
@@ -112,7 +117,7 @@ impl<'b> Pipeline<'_, 'b> {
     }
 
     /// Runs the commands of a transaction. Their replies are sent as one.
-    async fn run_transaction(&mut self, queued: &'b QueuedCommands) -> NextStep {
+    async fn run_transaction(&mut self, queued: &'b Transaction) -> NextStep {
         let (mut rest, mut next) = (queued.commands.as_slice(), NextStep::Continue);
         for _ in 0..queued.count {
             let mut arguments = Arguments::new();
@@ -174,7 +179,7 @@ impl<'b> Pipeline<'_, 'b> {
                 return self.run_transaction_command(step).await;
             }
             RespCommand::Connection(command) => {
-                let password = self.resp.password();
+                let password = self.resp.password.as_ref();
                 return command.execute(&arguments, self.session, password, self.output);
             }
             RespCommand::Throttle(_) | RespCommand::Check | RespCommand::Peek => {
@@ -207,13 +212,7 @@ impl<'b> Pipeline<'_, 'b> {
         let Some(queued) = transaction::execute(command, transaction, self.output) else {
             return NextStep::Continue;
         };
-        let mut pipeline = Pipeline {
-            resp: self.resp,
-            session: &mut *self.session,
-            output: &mut *self.output,
-            throttles: SmallVec::new(),
-            checks: Checks::default(),
-        };
+        let mut pipeline = Pipeline::new(self.resp, self.session, self.output);
         // Boxed: to the compiler one of them could be `EXEC` again.
         Box::pin(pipeline.run_transaction(&queued)).await
     }
@@ -226,7 +225,7 @@ impl<'b> Pipeline<'_, 'b> {
             Ok(ThrottleRequest::Decide(rate, act)) => (rate, act),
             Ok(ThrottleRequest::NeverFits { limit, denied }) => {
                 self.flush().await;
-                let limited = denied && !self.resp.decider().limiter.is_shadow_only();
+                let limited = denied && !self.resp.decider.limiter.is_shadow_only();
                 return reply::five_integers(self.output, [i64::from(limited), limit, 0, -1, 0]);
             }
             Err(message) => {
@@ -239,7 +238,7 @@ impl<'b> Pipeline<'_, 'b> {
             None => {
                 // A new limit may replace one that pending commands use.
                 self.flush().await;
-                match self.session.limit_cache.insert(rate, self.resp.precision()) {
+                match self.session.limit_cache.insert(rate, self.resp.precision) {
                     Ok(limit_index) => limit_index,
                     Err(rate_error) => {
                         return reply::error(self.output, &dialect.rate_error(rate_error));
@@ -258,7 +257,7 @@ impl<'b> Pipeline<'_, 'b> {
             self.flush().await;
         }
         let parsed = check::parse(arguments).and_then(|check_request| {
-            let validated = self.resp.decider().validate(&check_request.request);
+            let validated = self.resp.decider.validate(&check_request.request);
             validated.map_err(|error| error_text(&error)).map(|()| check_request)
         });
         match parsed {
@@ -296,7 +295,7 @@ impl<'b> Pipeline<'_, 'b> {
         });
         let keyed: SmallVec<[KeyCharge<'_>; SINGLE_BATCH]> = keyed.collect();
         let mut results = SingleOutcomes::new();
-        resp.decider().charge_keys(Edge::Resp, &keyed, &mut results).await;
+        resp.decider.charge_keys(Edge::Resp, &keyed, &mut results).await;
         for ((pending, keyed), result) in self.throttles.iter().zip(&keyed).zip(&results) {
             match result {
                 Ok(outcome) => {
@@ -319,14 +318,14 @@ impl<'b> Pipeline<'_, 'b> {
             }
             Err(error) => reply::error(output, &error_text(&error)),
         };
-        self.resp.decider().check_list(requests, &options, MAX_CHECK_BATCH, write).await;
+        self.resp.decider.check_list(requests, &options, MAX_CHECK_BATCH, write).await;
     }
 
     async fn refund(&mut self, arguments: &Arguments<'_>) {
         let Ok(receipt) = std::str::from_utf8(&arguments[1]) else {
             return reply::error(self.output, "ERR receipt: is not UTF-8");
         };
-        match self.resp.decider().refund(Edge::Resp, receipt).await {
+        match self.resp.decider.refund(Edge::Resp, receipt).await {
             Ok(refunded) => reply::simple(self.output, refunded.name()),
             Err(error) => reply::error(self.output, &error_text(&error)),
         }

@@ -26,12 +26,11 @@ use super::password_guesses::PasswordGuesses;
 use super::pipeline::{NextStep, run_pipeline};
 use super::session::Session;
 use super::throttle::ThrottleDialect;
-use crate::config::listen_address::EndpointAddress;
+use crate::config::EndpointAddress;
 use crate::decider::Decider;
 use crate::net::connection::catch_panic;
-use crate::net::listener::ConnectionHandler;
-use crate::net::supervisor::{self, Activity, ConnectionContext, ConnectionLimits};
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::supervisor;
+use crate::net::{Activity, ConnectionContext, ConnectionHandler, ConnectionIo, ConnectionUnread};
 
 pub(crate) use super::password::RespPassword;
 
@@ -44,10 +43,11 @@ const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct RespListener(Arc<RespState>);
 
-struct RespState {
-    decider: Arc<Decider>,
-    password: Option<RespPassword>,
-    precision: Precision,
+/// What all connections of the listener share.
+pub(super) struct RespState {
+    pub(super) decider: Arc<Decider>,
+    pub(super) password: Option<RespPassword>,
+    pub(super) precision: Precision,
     redis_cell_family: KeyFamily,
     throttlecrab_family: KeyFamily,
     connections: AtomicU64,
@@ -67,47 +67,25 @@ impl RespListener {
             guesses: PasswordGuesses::default(),
         }))
     }
+}
 
-    pub(super) fn decider(&self) -> &Decider {
-        &self.0.decider
-    }
-
-    pub(super) fn password(&self) -> Option<&RespPassword> {
-        self.0.password.as_ref()
-    }
-
-    /// Delays a client that is not authenticated and whose peer guesses passwords.
-    async fn delay_after_wrong_password(&self, session: &Session, peer: &EndpointAddress) {
-        if !session.authenticated
-            && let Some(delay) = self.0.guesses.delay(peer)
-        {
-            sleep(delay).await;
-        }
-    }
-
-    pub(super) fn precision(&self) -> Precision {
-        self.0.precision
-    }
-
+impl RespState {
     pub(super) fn family(&self, dialect: ThrottleDialect) -> &KeyFamily {
         match dialect {
-            ThrottleDialect::RedisCell => &self.0.redis_cell_family,
-            ThrottleDialect::Throttlecrab => &self.0.throttlecrab_family,
+            ThrottleDialect::RedisCell => &self.redis_cell_family,
+            ThrottleDialect::Throttlecrab => &self.throttlecrab_family,
         }
     }
 }
 
 impl ConnectionHandler for RespListener {
-    async fn serve<I>(self, io: I, peer: EndpointAddress, limits: ConnectionLimits, context: ConnectionContext)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    async fn serve<I: ConnectionIo>(self, io: I, peer: EndpointAddress, context: ConnectionContext) {
         let (activity, ending) = (Activity::default(), AtomicBool::new(false));
         let metrics = Arc::clone(&context.metrics);
-        let serving = pin!(serve_connection(io, &peer, &self, &activity, &ending));
+        let serving = pin!(serve_connection(io, &peer, &self.0, &activity, &ending));
         let guarded = pin!(catch_panic(serving));
         let finish = |_: Pin<&mut _>| ending.store(true, Relaxed);
-        match supervisor::supervise(guarded, finish, &activity, &peer, limits, context).await {
+        match supervisor::supervise(guarded, finish, &activity, &peer, context).await {
             Some(Some(Err(error))) => debug!(%error, "connection failed"),
             Some(None) => {
                 metrics.panics.inc();
@@ -122,23 +100,24 @@ impl ConnectionHandler for RespListener {
     }
 }
 
-async fn serve_connection<I>(
+async fn serve_connection<I: ConnectionIo>(
     mut io: I,
     peer: &EndpointAddress,
-    resp: &RespListener,
+    resp: &RespState,
     activity: &Activity,
     ending: &AtomicBool,
-) -> io::Result<()>
-where
-    I: AsyncRead + AsyncWrite + Unpin,
-{
-    let id = resp.0.connections.fetch_add(1, Relaxed);
-    let mut session = Session::new(id, resp.password().is_some());
+) -> io::Result<()> {
+    let id = resp.connections.fetch_add(1, Relaxed);
+    let mut session = Session::new(id, resp.password.is_some());
     // The beginning of an incomplete command.
     let mut partial = Vec::new();
     let mut drain_bytes_left = MAX_DRAIN_BYTES;
     loop {
-        resp.delay_after_wrong_password(&session, peer).await;
+        if !session.authenticated
+            && let Some(delay) = resp.guesses.delay(peer)
+        {
+            sleep(delay).await;
+        }
         // Incomplete commands and commands that wait for `EXEC` count with the unread replies.
         let waiting = partial.capacity() + session.queued_bytes();
         activity.unread.hold(waiting);
@@ -152,8 +131,7 @@ where
         let in_flight = activity.begin_uncounted();
         let next = loop {
             let (input, output) = buffers.split(from);
-            let progress = resp.decider().run(run_pipeline(resp, &mut session, input, output));
-            let progress = progress.await;
+            let progress = resp.decider.run(run_pipeline(resp, &mut session, input, output)).await;
             from += progress.bytes;
             if !buffers.output.is_empty() {
                 drop(activity.begin());
@@ -171,8 +149,7 @@ where
         store_partial(&mut partial, buffers.split(from).0);
         buffers.recycle();
         for _ in wrong_passwords..session.wrong_passwords {
-            let metrics = &resp.decider().metrics.network;
-            resp.0.guesses.record_wrong(peer, metrics);
+            resp.guesses.record_wrong(peer, &resp.decider.metrics.network);
         }
         if ending.load(Relaxed) {
             drain_bytes_left = drain_bytes_left.saturating_sub(received_bytes);

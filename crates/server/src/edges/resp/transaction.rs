@@ -27,17 +27,10 @@ pub(super) enum TransactionCommand {
 #[derive(Debug, Default)]
 pub(super) struct Transaction {
     /// The encoded commands, one after another.
-    commands: Vec<u8>,
-    count: usize,
-    /// Whether one of them was rejected.
-    aborted: bool,
-}
-
-/// The commands of a whole transaction.
-#[derive(Debug)]
-pub(super) struct QueuedCommands {
     pub(super) commands: Vec<u8>,
     pub(super) count: usize,
+    /// Whether one of them was rejected.
+    aborted: bool,
 }
 
 impl Transaction {
@@ -69,12 +62,13 @@ impl Transaction {
     }
 }
 
-/// Runs a command of this module with the state of the connection. Returns the commands that `EXEC` has to run, if any.
+/// Runs a command of this module with the state of the connection. Returns the transaction that `EXEC` has to run, if
+/// any.
 pub(super) fn execute(
     command: TransactionCommand,
     open: &mut Option<Box<Transaction>>,
     out: &mut Vec<u8>,
-) -> Option<QueuedCommands> {
+) -> Option<Box<Transaction>> {
     match (command, open.take()) {
         (TransactionCommand::Multi, None) => {
             *open = Some(Box::default());
@@ -90,9 +84,8 @@ pub(super) fn execute(
         (TransactionCommand::Discard, Some(_)) => reply::simple(out, "OK"),
         (TransactionCommand::Exec, Some(transaction)) if transaction.aborted => reply::error(out, ABORTED),
         (TransactionCommand::Exec, Some(transaction)) => {
-            let Transaction { commands, count, .. } = *transaction;
-            reply::array(out, count);
-            return Some(QueuedCommands { commands, count });
+            reply::array(out, transaction.count);
+            return Some(transaction);
         }
     }
     None

@@ -224,6 +224,4 @@ impl fmt::Display for Printable {
 }
 
 #[cfg(test)]
-mod mutations;
-#[cfg(test)]
 mod tests;

@@ -1,8 +1,7 @@
 //! Tests that connect to a listener.
 
 use super::*;
-use crate::net::connection::HttpResponse;
-use crate::net::unread_responses::ConnectionUnread;
+use crate::net::{ConnectionUnread, HttpResponse};
 use bytes::Bytes;
 use hyper::Request;
 use hyper::body::Incoming;

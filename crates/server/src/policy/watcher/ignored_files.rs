@@ -3,13 +3,14 @@
 //! The library decides which files look like rules; this module decides when to check.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tidegate::live::{FileFilter, ignored_rule_files};
 use tracing::warn;
 
-use crate::logging::init::SanitizedText;
+use crate::logging::SanitizedText;
 
 /// How often to scan for files of a rules folder that are not read.
 const SCAN_INTERVAL: Duration = Duration::from_secs(10);
@@ -37,7 +38,7 @@ impl IgnoredFiles {
             return;
         };
         let found = ignored_rule_files(folder);
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock();
         for file in found.iter().filter(|file| !reported.contains(file)) {
             let file = SanitizedText(&file.to_string_lossy()).to_string();
             warn!(file, "not read: only *.yaml and *.yml files in the rules folder itself are; rename or move it");

@@ -4,8 +4,9 @@
 //! whether the loss was intended.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tidegate::clock::Clock;
 use tidegate::identity::keys::{Digest, KeyOwner, KeyTable};
 use tidegate_core::units::Nanos;
@@ -13,22 +14,18 @@ use tidegate_rules::{LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks
 use tracing::warn;
 
 use crate::config::LogSubjects;
-use crate::decider::Decider;
-use crate::decider::listed_subject;
+use crate::decider::{Decider, listed_subject};
 
 /// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules
 /// folder would not notice that its limits are gone. Reordered rates, because counts are stored by the index of a
 /// rate in its list.
 #[derive(Default)]
 pub(super) struct ReloadWarnings {
-    previous: Mutex<Option<PolicyInForce>>,
+    /// The rules and keys that were in force last.
+    previous: Mutex<Option<RulesAndKeys>>,
 }
 
-/// The rules and keys that were in force last.
-struct PolicyInForce {
-    rules: Arc<RuleSet>,
-    keys: Option<Arc<KeyTable>>,
-}
+type RulesAndKeys = (Arc<RuleSet>, Option<Arc<KeyTable>>);
 
 impl ReloadWarnings {
     /// Maximum number of names in one warning.
@@ -37,17 +34,16 @@ impl ReloadWarnings {
     pub(super) fn warn(&self, decider: &Decider) {
         let policy = decider.limiter.policy().get();
         let (rules, keys) = (&policy.rules, policy.keys.as_deref());
-        let now_in_force = PolicyInForce { rules: Arc::clone(rules), keys: policy.keys.clone() };
-        let mut previous = self.previous.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(before) = previous.replace(now_in_force) else {
+        let mut previous = self.previous.lock();
+        let Some((rules_before, keys_before)) = previous.replace((Arc::clone(rules), policy.keys.clone())) else {
             return;
         };
         let now = decider.clock.now();
-        if !Arc::ptr_eq(&before.rules, rules) {
-            warn_of_lost_limits(&before.rules, rules);
-            warn_of_lifted_blocks(&before.rules, rules, now, decider.log_subjects);
+        if !Arc::ptr_eq(&rules_before, rules) {
+            warn_of_lost_limits(&rules_before, rules);
+            warn_of_lifted_blocks(&rules_before, rules, now, decider.log_subjects);
         }
-        if let Some(before) = before.keys
+        if let Some(before) = keys_before
             && !keys.is_some_and(|keys| std::ptr::eq(keys, &*before))
         {
             warn_of_unblocked_keys(rules, &before, keys, now);

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::tls;
-use crate::config::control_plane::ControlPlane;
+use crate::config::ControlPlane;
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// Maximum time to connect, TLS included.

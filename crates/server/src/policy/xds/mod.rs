@@ -6,10 +6,12 @@
 //! the messages. Does not know how a limit is found or counted.
 
 mod client;
-#[cfg(test)]
-mod mutations;
 mod resource;
 mod subscription;
+#[cfg(test)]
+mod tests {
+    mod mutations;
+}
 mod tls;
 mod wire;
 

@@ -71,16 +71,9 @@ fn decode_limit(fields: ProtobufFields<'_>) -> DecodeResult<LimitConfig> {
 
 /// The name of a unit by its number. An unknown unit keeps its number, and is an error later.
 fn unit_name(number: u64) -> String {
-    match number {
-        0 => String::new(),
-        1 => "second".to_owned(),
-        2 => "minute".to_owned(),
-        3 => "hour".to_owned(),
-        4 => "day".to_owned(),
-        5 => "month".to_owned(),
-        6 => "year".to_owned(),
-        7 => "week".to_owned(),
-        other => other.to_string(),
+    match ["", "second", "minute", "hour", "day", "month", "year", "week"].get(number as usize) {
+        Some(name) => (*name).to_owned(),
+        None => number.to_string(),
     }
 }
 

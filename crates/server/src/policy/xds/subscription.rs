@@ -12,7 +12,7 @@ use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::client::{AdsStream, AdsStreamError};
 use super::wire::{DiscoveryRequest, DiscoveryResponse, RESOURCE_TYPE};
-use crate::config::control_plane::ControlPlane;
+use crate::config::ControlPlane;
 use crate::protobuf::ProtobufError;
 
 /// The type and the bytes of each resource to apply.

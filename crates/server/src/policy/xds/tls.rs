@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::config::control_plane::XdsTlsFiles;
+use crate::config::XdsTlsFiles;
 
 /// Connects to the server with `name`, or returns the error text.
 pub(super) async fn connect_tls(

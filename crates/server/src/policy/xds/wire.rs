@@ -3,7 +3,7 @@
 //! Requests and responses are encoded and decoded field by field. A resource becomes the same form as a file, so that
 //! the same checks apply to both. Unknown fields are skipped.
 
-use crate::config::control_plane::XdsNodeInfo;
+use crate::config::XdsNodeInfo;
 use crate::protobuf::{ProtobufError, ProtobufFields, ProtobufWriter, for_each_field};
 
 /// The resource type of the subscription.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use tidegate_core::units::Cost;
 use tidegate_rules::request::Request;
 
@@ -16,18 +15,28 @@ pub(crate) type AttributePairs<'a> = JsonPairs<'a, Text<'a>, MAX_ATTRIBUTES>;
 /// `{"tokens": 1500}`
 pub(crate) type CostPairs<'a> = JsonPairs<'a, WholeNumber, MAX_COSTS>;
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CheckJson<'a> {
-    #[serde(borrow, default)]
-    attributes: AttributePairs<'a>,
-    #[serde(default, deserialize_with = "given")]
-    cost: Option<WholeNumber>,
-    #[serde(borrow, default)]
-    costs: CostPairs<'a>,
+/// Declares the JSON body of a request: attributes and costs, which all have, and the fields of its own.
+macro_rules! request_json {
+    ($name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* }) => {
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $name<'a> {
+            #[serde(borrow, default)]
+            attributes: $crate::edges::common::check_body::AttributePairs<'a>,
+            #[serde(default, deserialize_with = "given")]
+            cost: Option<WholeNumber>,
+            #[serde(borrow, default)]
+            costs: $crate::edges::common::check_body::CostPairs<'a>,
+            $($(#[$attribute])* $field: $type,)*
+        }
+    };
+}
+pub(crate) use request_json;
+
+request_json!(CheckJson {
     #[serde(default)]
     receipt: bool,
-}
+});
 
 pub(super) fn parse_check(body: &[u8]) -> Result<CheckBody<'_>, InputError> {
     if !body.trim_ascii_start().starts_with(b"[") {

@@ -11,7 +11,7 @@ use tidegate_rules::request::{Edge, Request};
 
 use crate::decider::{CheckOptions, InputError};
 
-pub(crate) use json::{AttributePairs, CostPairs, build_request, parse_costs};
+pub(crate) use json::{AttributePairs, CostPairs, build_request, parse_costs, request_json};
 
 /// Maximum attributes of a request.
 pub(crate) const MAX_ATTRIBUTES: usize = 64;

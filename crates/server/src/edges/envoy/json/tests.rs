@@ -1,3 +1,5 @@
+mod mutations;
+
 use super::*;
 use serde_json::json;
 use tidegate_core::units::Cost;

@@ -1,3 +1,5 @@
+pub(in crate::edges::envoy) mod mutations;
+
 use super::*;
 use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use crate::protobuf::ProtobufWriter;

@@ -1,3 +1,5 @@
+mod mutations;
+
 use super::*;
 
 /// Every command in `bytes`, its arguments joined by bars, and the result at the end of the bytes.

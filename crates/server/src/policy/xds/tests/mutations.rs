@@ -5,8 +5,8 @@ use tidegate_core::store::Capabilities;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 use tidegate_rules::{RuleSet, parse_with_domains};
 
-use super::resource::decode_domains;
-use super::wire::{DiscoveryResponse, RESOURCE_TYPE};
+use super::super::resource::decode_domains;
+use super::super::wire::{DiscoveryResponse, RESOURCE_TYPE};
 use crate::protobuf::ProtobufWriter;
 
 const TOKENS: &[&[u8]] = &[

@@ -1,6 +1,6 @@
 //! Hostile requests: any bytes yield the same request as another decoder, and survive encoding and decoding.
 
-use super::*;
+use super::super::*;
 use crate::edges::envoy::frame;
 use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use prost::Message;
@@ -28,7 +28,7 @@ const TOKENS: &[&[u8]] = &[
 ];
 
 /// Encodes a request with another implementation.
-pub(in super::super) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
+pub(in crate::edges::envoy) fn encode(request: &EnvoyRequest<'_>) -> RateLimitRequest {
     let entry =
         |(key, value): &DescriptorEntry<'_>| ProtoEntry { key: (*key).to_owned(), value: value::tests::encode(value) };
     let own = |limit: DescriptorOverride| RateLimitOverride {

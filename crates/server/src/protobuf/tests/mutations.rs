@@ -1,6 +1,6 @@
 //! Hostile messages: for any bytes, fields lie inside them, and decoded fields survive encoding and decoding.
 
-use super::*;
+use super::super::*;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 /// Every kind of field, and nested messages.

@@ -1,7 +1,7 @@
 //! Hostile input of Redis clients: any bytes parse alike however they are split, and a parsed command parses again when
 //! it is encoded as an array.
 
-use super::*;
+use super::super::*;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
 const GOOD: &[&[u8]] = &[

@@ -1,7 +1,7 @@
 //! Hostile JSON: any text that parses yields the same request as the corresponding Protocol Buffers message.
 
-use super::*;
-use crate::edges::envoy::wire::mutations::encode;
+use super::super::*;
+use crate::edges::envoy::wire::tests::mutations::encode;
 use prost::Message;
 use tidegate_fuzz_inputs::{FuzzTarget, NumberEncoding, inputs};
 
