@@ -92,7 +92,7 @@ fn a_shared_store_decides_descriptors() {
             (&REFUNDED[..], usual, b"a second secret!"),
             (&WITH_REFERENCE_OPTIONS[..], ALL, b"the third secret"),
         ] {
-            check(store(&server.url()).await, steps, options, secret).await;
+            Box::pin(check(store(&server.url()).await, steps, options, secret)).await;
         }
     });
 }

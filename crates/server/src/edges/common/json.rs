@@ -38,7 +38,7 @@ pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, InputEr
 /// The path as far as it is known: where a name is cut off, it ends in `?`. The root has none; it is written as a dot.
 fn known_path(path: &Path) -> Option<String> {
     let mut text = path.to_string();
-    if matches!(path.iter().last(), Some(Segment::Unknown)) {
+    if matches!(path.iter().next_back(), Some(Segment::Unknown)) {
         text.truncate(text.trim_end_matches('?').trim_end_matches('.').len());
     }
     Some(text).filter(|text| !text.is_empty() && text != ".")

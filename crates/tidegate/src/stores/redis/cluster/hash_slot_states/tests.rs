@@ -73,7 +73,7 @@ fn a_replica_that_takes_over_late_has_the_state_of_the_primary() {
     let [c, _] = maps.next([("c", 0, 99), ("b", 100, 199)]);
     assert!(Arc::ptr_eq(&a, &c));
     maps.next([("c", 0, 199)]);
-    assert_eq!(maps.states.server_states.len(), 1, "unused states are dropped");
+    assert_eq!(maps.states.0.len(), 1, "unused states are dropped");
 }
 
 #[test]
