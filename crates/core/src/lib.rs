@@ -9,7 +9,9 @@
 pub mod algorithms;
 pub mod invariants;
 pub mod rate;
+pub mod rule_options;
 mod siphash;
+pub mod source;
 pub mod store;
 pub mod subject;
 #[doc(hidden)] // for the crates of this workspace, not a promise

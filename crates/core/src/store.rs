@@ -5,15 +5,13 @@
 //! of one `CL.THROTTLE` call serve as well as a rule. [`Outcome::at`] is the time of the decision: that of the injected
 //! clock, or the store's own.
 //!
-//! `traits` has the verbs, and enforces one reply per set. `transaction` decides a set for every store. `rule_options` holds the settings of a rule and the
-//! capabilities of a store. `shared_store` is the status of a store that nodes share and that may fail. `reservation`
+//! `traits` has the verbs, and enforces one reply per set. `transaction` decides a set for every store. `shared_store` is the status of a store that nodes share and that may fail. `reservation`
 //! and `reservation_ledger` serve costs that are known only at the end.
 
 mod failure;
 mod reservation;
 mod reservation_ledger;
 mod restore_point;
-mod rule_options;
 mod shared_store;
 mod traits;
 mod transaction;
@@ -27,13 +25,14 @@ pub use self::failure::{FailureCause, FailureKind};
 pub use self::reservation::{Correction, ReservationState, Reserve, Settle, Settled, Used};
 pub use self::reservation_ledger::{ExpiredReservation, LedgerFullError, ReservationLedger};
 pub use self::restore_point::{HeartbeatReply, RestorePoint};
-pub use self::rule_options::{
-    Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, RuleOptions, StoreDurability,
-};
 pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 pub use self::traits::{Counters, Permits, ReplyCountError, Reservations, Store};
 pub use self::transaction::{ChargeIntent, ChargeTransaction, StagedCounter};
 use crate::algorithms::{CounterState, Figures, Limit, Verdict};
+pub use crate::rule_options::{
+    Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, RuleOptions, StoreDurability,
+};
+pub use crate::source::Source;
 use crate::subject::{Fingerprint, RuleName};
 use crate::units::{Cost, Nanos};
 
@@ -142,33 +141,6 @@ fn admits(charges: &[Charge<'_>], allows: impl Fn(usize) -> bool) -> bool {
     quotas == 0 || quotas_allowing > 0
 }
 
-crate::named_enum! {
-    /// How a decision was reached. Always reported.
-    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-    pub enum Source {
-        /// By the authoritative counter.
-        Exact = "exact",
-        /// The reply of the store was late: the newest known state decided.
-        Late = "late",
-        /// By leased units.
-        Lease = "lease",
-        /// By a local count that is synced later.
-        Lenient = "lenient",
-        /// The deny cache knows the limit is exhausted.
-        DenyCache = "deny-cache",
-        /// The store did not reply: this node's share decided.
-        Fallback = "fallback",
-        /// The store is full: subjects share counters.
-        Overflow = "overflow",
-        /// Denied by the block list.
-        BlockList = "block-list",
-        /// Allowed by the allow list.
-        AllowList = "allow-list",
-        /// No rule applies.
-        None = "none",
-    }
-}
-
 /// Why an outcome is worse than the one of a store that works. The greater reason is the worse one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Degraded {
@@ -238,6 +210,13 @@ pub struct Outcome {
     pub degraded: Option<Degraded>,
     /// Whether a stored time had to be set back by more than the allowed clock error: an alarm.
     pub clock_stepped: bool,
+}
+
+impl Outcome {
+    /// A reply without anything unusual: no snapshots, not degraded.
+    pub fn new(admitted: bool, readings: SmallVec<[LimitReading; 4]>, at: Nanos, source: Source) -> Self {
+        Outcome { admitted, readings, snapshots: Vec::new(), at, source, degraded: None, clock_stepped: false }
+    }
 }
 
 /// The reply of a store to a charge that stands alone.

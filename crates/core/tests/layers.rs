@@ -4,14 +4,16 @@ use std::path::Path;
 
 use tidegate_testkit::layers::{AllowedUses, violations};
 
-const ALLOWED_USES: [AllowedUses<'_>; 8] = [
+const ALLOWED_USES: [AllowedUses<'_>; 10] = [
     ("units", &[]),
     ("sweep", &["units"]),
     ("siphash", &[]),
     ("subject", &["siphash"]),
     ("algorithms", &["units"]),
     ("rate", &["units", "algorithms"]),
-    ("store", &["units", "sweep", "subject", "algorithms"]),
+    ("rule_options", &["units", "algorithms"]),
+    ("source", &[]),
+    ("store", &["units", "sweep", "subject", "algorithms", "rule_options", "source"]),
     ("invariants", &["units", "algorithms"]),
 ];
 

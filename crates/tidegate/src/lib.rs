@@ -57,6 +57,8 @@ pub mod http;
 mod limiter;
 #[cfg(feature = "internals")]
 pub mod observe;
+#[cfg(feature = "rules")]
+mod owned_charge;
 mod permit_set;
 #[cfg(feature = "rules")]
 mod policy;

@@ -20,6 +20,10 @@ mod view;
 
 use std::convert::Infallible;
 use std::fmt;
+#[cfg(feature = "live")]
+use std::io;
+#[cfg(feature = "live")]
+use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
@@ -34,6 +38,8 @@ use tidegate_rules::request::Request;
 use crate::clock::Clock;
 use crate::live::LiveValue;
 use crate::policy::Policy;
+#[cfg(feature = "live")]
+use crate::policy::{PolicyEvent, PolicyFollower};
 use crate::receipt::{Receipt, ReceiptError, ReceiptKind};
 use crate::runtime::Runtime;
 use crate::secret::Secret;
@@ -309,6 +315,22 @@ pub struct LimitUsage {
     pub capacity: u64,
     /// The usage; `None` if the store has no counter for the client, which means that all of it is left.
     pub inspection: Option<Inspection>,
+}
+
+#[cfg(feature = "live")]
+impl PolicyFollower {
+    /// Keeps the policy of `limiter` in step with the rules at `path` and the keys file they name. `report` is called
+    /// for everything that comes into force, and once for every error.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start<S>(
+        limiter: &Limiter<S>,
+        path: impl AsRef<Path>,
+        report: impl Fn(PolicyEvent<'_>) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Self::follow(Arc::clone(&limiter.policy), path.as_ref(), report)
+    }
 }
 
 impl<C: Clock> Limiter<MemoryStore<C>> {

@@ -94,15 +94,8 @@ impl CounterModel {
             self.roll_back(&before);
         }
         let readings = set.charges.iter().zip(&verdicts);
-        Outcome {
-            admitted,
-            snapshots: Vec::new(),
-            readings: readings.map(|(c, verdict)| self.reading(c, *verdict, now)).collect(),
-            at: now,
-            source: Source::Exact,
-            degraded: None,
-            clock_stepped: false,
-        }
+        let readings = readings.map(|(c, verdict)| self.reading(c, *verdict, now)).collect();
+        Outcome::new(admitted, readings, now, Source::Exact)
     }
 
     fn roll_back(&mut self, before: &[(u128, Option<ModelCounter>)]) {

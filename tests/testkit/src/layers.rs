@@ -72,22 +72,43 @@ fn collect_rust_files(path: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules below `parent` that a file names, its unit tests left out. A macro is in no module.
+/// The modules below `parent` that a file names, its unit tests left out.
 fn used_modules(text: &str, parent: &str) -> BTreeSet<String> {
     const TESTS: &str = "#[cfg(test)]\nmod ";
     // The unit tests are the end of a file. Tests in a file of their own are only declared.
     let is_inline = |at: &usize| text[*at + TESTS.len()..].lines().next().is_some_and(|line| line.ends_with('{'));
     let end = text.match_indices(TESTS).map(|(at, _)| at).find(is_inline);
     let code = &text[..end.unwrap_or(text.len())];
-    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-    let uses = lines.flat_map(|line| line.split(parent).skip(1));
-    uses.filter_map(|rest| {
-        let is_word = |c: &char| c.is_ascii_lowercase() || *c == '_';
-        let module: String = rest.chars().take_while(is_word).collect();
-        let is_path = rest[module.len()..].starts_with([':', ';', ' ']);
-        (is_path && !module.is_empty()).then_some(module)
-    })
-    .collect()
+    let lines: Vec<&str> = code.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let code = lines.join("\n");
+    code.split(parent).skip(1).flat_map(modules_named).collect()
+}
+
+/// The modules that the rest of a path begins with: one, or several in braces.
+fn modules_named(rest: &str) -> Vec<String> {
+    let Some(group) = rest.strip_prefix('{') else { return first_module(rest).into_iter().collect() };
+    let (mut depth, mut modules, mut begins) = (1, Vec::new(), true);
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 1 => break,
+            '}' => depth -= 1,
+            ',' if depth == 1 => begins = true,
+            _ if begins && !c.is_whitespace() => {
+                modules.extend(first_module(&group[at..]));
+                begins = false;
+            }
+            _ => {}
+        }
+    }
+    modules
+}
+
+/// The module that a path begins with, if that is what its first word names. A macro is in no module.
+fn first_module(path: &str) -> Option<String> {
+    let end = path.find(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '_').unwrap_or(path.len());
+    let (module, rest) = path.split_at(end);
+    (!module.is_empty() && rest.starts_with([':', ';', ' ', ',', '}'])).then(|| module.to_owned())
 }
 
 #[cfg(test)]
@@ -104,6 +125,9 @@ mod tests {
         let allowed: [AllowedUses<'_>; 2] = [("above", &["below"]), ("below", &[])];
         assert_eq!(violations(folder.path(), &allowed), Vec::<String>::new());
         write("below.rs", "use crate::above::B;");
+        let found = violations(folder.path(), &allowed);
+        assert!(found.len() == 1 && found[0].ends_with("below.rs uses `above`"), "{found:?}");
+        write("below.rs", "use crate::{\n    below::{B, C},\n    above::A,\n};");
         let found = violations(folder.path(), &allowed);
         assert!(found.len() == 1 && found[0].ends_with("below.rs uses `above`"), "{found:?}");
         write("beside.rs", "");

@@ -17,7 +17,7 @@ use super::subject::subject_text;
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::Limit;
 use tidegate_core::rate::{Rate, parse_rate};
-use tidegate_core::store::Counting;
+use tidegate_core::rule_options::Counting;
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
 

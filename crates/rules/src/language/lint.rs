@@ -16,7 +16,7 @@ use super::values::{self, methods};
 use crate::request::HEADER_PREFIX;
 use tidegate_core::algorithms::{Algorithm, Limit, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};
-use tidegate_core::store::Counting;
+use tidegate_core::rule_options::Counting;
 use tidegate_core::units::Nanos;
 
 /// All warnings about `set`, in file order.

@@ -60,7 +60,7 @@ pub(crate) use subject::{SubjectValue, subject_text, subject_value};
 pub use crate::envoy::Metadata;
 pub use crate::request::Priority;
 use std::sync::Arc;
-use tidegate_core::store::Capabilities;
+use tidegate_core::rule_options::Capabilities;
 
 /// A rules file: its name as errors show it, and its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

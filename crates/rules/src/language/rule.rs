@@ -12,7 +12,7 @@ use super::rule_options::Concurrency;
 use super::subject::{SubjectValue, subject_value};
 use crate::request::{Priority, Request};
 use tidegate_core::algorithms::{Algorithm, Limit};
-use tidegate_core::store::RuleOptions;
+use tidegate_core::rule_options::RuleOptions;
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 

@@ -12,7 +12,7 @@ use super::top_level::Defaults;
 use super::yaml::YamlNode;
 use tidegate_core::algorithms::{Algorithm, Precision};
 use tidegate_core::rate::parse_positive_duration;
-use tidegate_core::store::{Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, StoreDurability};
+use tidegate_core::rule_options::{Capabilities, Counting, Durability, OnStoreFailure, OnStoreLate, StoreDurability};
 use tidegate_core::units::Nanos;
 
 pub(crate) const ALGORITHM: Choices<Algorithm> =

@@ -16,7 +16,7 @@ use super::top_level::Defaults;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::{Algorithm, Precision};
 use tidegate_core::rate::CalendarUnit;
-use tidegate_core::store::{Capabilities, RuleOptions};
+use tidegate_core::rule_options::{Capabilities, RuleOptions};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 

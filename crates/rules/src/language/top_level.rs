@@ -15,7 +15,7 @@ use super::rule_set::Identity;
 use super::values::networks::parse_net;
 use super::yaml::{YamlNode, YamlValue};
 use tidegate_core::algorithms::Algorithm;
-use tidegate_core::store::{Durability, OnStoreFailure, OnStoreLate};
+use tidegate_core::rule_options::{Durability, OnStoreFailure, OnStoreLate};
 
 mapping_fields!(
     /// The top level of a rules file.

@@ -17,7 +17,7 @@ use super::leased_counter::{LeaseAttempt, LeasedCounter, TakenUnits};
 use super::lenient_view::LenientView;
 use super::refill::Refill;
 use super::table::{AheadTable, Effect, EntryState};
-use crate::resilience::InFlightGuard;
+use crate::runtime::InFlightGuard;
 
 /// What a set waits for that is not decided entirely.
 pub(super) enum Undecided<'a> {
@@ -386,15 +386,7 @@ mod tests {
 
     /// Readings whose `remaining` is the index of their charge.
     fn outcome_of(charges: impl Iterator<Item = usize>, admitted: bool, source: Source) -> Outcome {
-        Outcome {
-            admitted,
-            readings: charges.map(|index| reading(index, admitted)).collect(),
-            snapshots: Vec::new(),
-            at: NOW,
-            source,
-            degraded: None,
-            clock_stepped: false,
-        }
+        Outcome::new(admitted, charges.map(|index| reading(index, admitted)).collect(), NOW, source)
     }
 
     fn reading(index: usize, allows: bool) -> LimitReading {

@@ -11,8 +11,6 @@ use tidegate_core::algorithms::{Algorithm, Limit, Retry, Verdict};
 use tidegate_core::store::{Charge, ChargeSet, Counting, LeaseReply, LimitReading, Outcome, Role, Source};
 use tidegate_core::units::{Cost, Nanos};
 
-use crate::resilience::local_outcome;
-
 /// The longest time for which a denial of a leased or lenient rule is remembered: units that other nodes hold may
 /// come back at any moment, and lenient views deny by a state no older than this.
 const MAX_AGE_AHEAD: Nanos = Nanos::from_millis(50);
@@ -122,7 +120,7 @@ impl Denial {
             let found = self.readings.iter().find(|(counter, version, _)| (*counter, *version) == known);
             found.map(|(_, _, reading)| aged(*reading, passed))
         });
-        Some(local_outcome(false, readings.collect::<Option<_>>()?, self.at.plus(passed), Source::DenyCache))
+        Some(Outcome::new(false, readings.collect::<Option<_>>()?, self.at.plus(passed), Source::DenyCache))
     }
 }
 

@@ -15,8 +15,7 @@ use super::leased_counter::{DrawRequest, UnusedLease};
 use super::lenient_view::SyncRequest;
 use super::table::Effect;
 use super::{AheadInner, BackingStore};
-use crate::resilience::{InFlightGuard, join_all, within};
-use crate::runtime::{Runtime, random_id};
+use crate::runtime::{InFlightGuard, Runtime, join_all, random_id, within};
 
 /// The longest time between two rounds: a lease drawn in between may expire before those that were there.
 const MAX_ROUND_INTERVAL: Nanos = Nanos::from_millis(5);

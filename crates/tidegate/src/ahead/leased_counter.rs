@@ -16,7 +16,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use super::rate_estimate::RateEstimate;
 use super::refill::Refill;
-use crate::resilience::OwnedCharge;
+use crate::owned_charge::OwnedCharge;
 
 /// Leases are drawn only where at least this many requests come within the planning horizon. With fewer, the units
 /// that lie idle in leases are worth more than the round trips they save.

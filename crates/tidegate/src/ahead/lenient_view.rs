@@ -24,7 +24,7 @@ use tidegate_core::store::{Charge, CounterSnapshot, LimitReading};
 use tidegate_core::units::{Cost, Nanos};
 
 use super::Overshoot;
-use crate::resilience::OwnedCharge;
+use crate::owned_charge::OwnedCharge;
 
 /// How often a view is synced.
 const SYNC_INTERVAL: Nanos = Nanos::from_millis(45);

@@ -13,8 +13,7 @@ use tidegate_core::units::Nanos;
 use super::decision::{SplitSet, Undecided, is_ahead};
 use super::leased_counter::LeaseAttempt;
 use super::{Ahead, AheadInner, BackingStore};
-use crate::resilience::{InFlightGuard, join_all, within};
-use crate::runtime::Runtime;
+use crate::runtime::{InFlightGuard, Runtime, join_all, within};
 
 /// How many refills a request waits for, one after another. Each draw is larger than the one before, so a few serve any
 /// crowd. Where tasks no longer run each refill ends at once, and the wait must end too.

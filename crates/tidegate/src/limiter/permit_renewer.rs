@@ -18,7 +18,7 @@ use tidegate_rules::request::Request;
 use super::Limiter;
 use super::acquire::{AcquireError, Acquired, CANCEL_RETRY_AFTER, DEFAULT_PERMIT_TTL};
 use super::ticket::Ticket;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, join_all};
 
 /// Acquires permits of a limiter and renews them. Clones share one state.
 pub struct PermitRenewer<S, R>(Arc<RenewerInner<S, R>>);
@@ -175,7 +175,7 @@ impl<S: Store + 'static, R: Runtime> RenewerInner<S, R> {
                 self.renew(state).await;
             }
         });
-        crate::resilience::join_all(rows).await;
+        join_all(rows).await;
     }
 
     async fn renew(&self, state: &PermitState) {

@@ -17,7 +17,7 @@ use super::settlement_retries::PendingSettlement;
 use super::view::Operation;
 use super::{Limiter, LimiterView};
 use crate::receipt::{Actual, MAX_UNIT_NAME_BYTES, MAX_UNITS, Receipt, ReceiptError, ReceiptKind};
-use crate::resilience::join_all;
+use crate::runtime::join_all;
 
 /// Settlements in flight at once in [`Limiter::retry_settlements`].
 const MAX_CONCURRENT_SETTLEMENTS: usize = 64;

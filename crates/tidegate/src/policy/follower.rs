@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 
 use super::draft::RuleFiles;
 use super::{LoadError, Policy, keys_of};
-use crate::limiter::Limiter;
 use crate::live::{FileError, FileSnapshot, FileState, LiveValue, Target, Watch, WatchHandle};
 
 /// A change of the files of a policy.
@@ -38,17 +37,12 @@ pub struct PolicyFollower {
 type PolicyListener = Arc<dyn Fn(PolicyEvent<'_>) + Send + Sync>;
 
 impl PolicyFollower {
-    /// Keeps the policy of `limiter` in step with the rules at `path` and the keys file they name. `report` is called for everything that comes into
-    /// force, and once for every error.
-    ///
-    /// # Errors
-    /// When no thread can be started.
-    pub fn start<S>(
-        limiter: &Limiter<S>,
-        path: impl AsRef<Path>,
+    /// Keeps `live` in step with the rules at `path` and the keys file they name.
+    pub(crate) fn follow(
+        live: Arc<LiveValue<Policy>>,
+        path: &Path,
         report: impl Fn(PolicyEvent<'_>) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let (live, path) = (Arc::clone(&limiter.policy), path.as_ref());
         let report: PolicyListener = Arc::new(report);
         let keys = Arc::new(KeysWatch {
             live: Arc::clone(&live),

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_core::algorithms::Limit;
-use tidegate_core::store::{NodeId, PermitRequest, RuleOptions, Shards};
+use tidegate_core::store::{Charge, ChargeSet, Epoch, NodeId, PermitRequest, RuleOptions, Shards};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, BackingStore};
 use crate::runtime::Runtime;
-pub(crate) use crate::shard::{AggregateObserver, InFlightGuard, OwnedCharge, join_all, local_outcome, within};
+use crate::shard::AggregateObserver;
 pub use crate::shard::{
     Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
     ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,
@@ -45,6 +45,24 @@ pub fn resilient_shards<P: Shards + 'static, R: Runtime>(
     let me = settings.me.unwrap_or_else(|| NodeId(runtime.random()));
     let sharded = ShardedStore::new(shards, runtime.clone(), me, settings, observer);
     Ahead::new(sharded, runtime, max_entries, max_denial_age)
+}
+
+impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
+    fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        self.0.epoch_of(charge)
+    }
+
+    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.0.charge_budget_of(set)
+    }
+
+    fn nodes(&self) -> u64 {
+        self.0.nodes()
+    }
+
+    fn has_late_charges(&self, counter: u128) -> bool {
+        self.0.node_state.late.has_late_charges(counter)
+    }
 }
 
 /// A permit from before a restart lasts no longer than this, to whatever time the wall clock was set meanwhile.

@@ -4,6 +4,7 @@
 
 #[cfg(feature = "tokio")]
 mod tokio_runtime;
+mod waiting;
 
 use std::future::Future;
 
@@ -11,6 +12,7 @@ use tidegate_core::units::Nanos;
 
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;
+pub(crate) use waiting::{InFlightGuard, join_all, within};
 
 /// Time, sleeping, tasks and randomness. Clones are handles to the same runtime.
 pub trait Runtime: Clone + Send + Sync + 'static {

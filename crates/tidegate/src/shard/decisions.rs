@@ -17,12 +17,11 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-use crate::runtime::{Runtime, random_id};
-use crate::shard::call::deadline::within;
+use crate::owned_charge::{OwnedCharge, OwnedSet};
+use crate::runtime::{Runtime, random_id, within};
 use crate::shard::call::{LateReply, StoreCallError};
 use crate::shard::late::{LateId, Payment, Payments};
 use crate::shard::late_calls::OutstandingRequest;
-use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
 use crate::shard::refund::{ChargeKind, Readings, readings_before, refund_of, settle_as_unused};
 use crate::shard::shared_shard::{RequestStamp, ShardState, SharedShard};
 

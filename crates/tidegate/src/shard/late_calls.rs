@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
 use tidegate_core::units::{Cost, Nanos};
 
+use crate::owned_charge::{OwnedCharge, OwnedSet};
 use crate::runtime::Runtime;
 use crate::shard::call::LateReply;
 use crate::shard::late::{
     CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
 };
-use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
-use crate::shard::refund::{ChargeKind, local_outcome};
+use crate::shard::refund::ChargeKind;
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
 
 /// A request that was sent, and its id in the ledger.
@@ -34,7 +34,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 ledger.pay(&claims, &payments, now);
             }
             let readings = views.iter().zip(&payments).map(|(view, payment)| view.reading(*payment, admitted));
-            let outcome = local_outcome(admitted, readings.collect(), now, Source::Late);
+            let outcome = Outcome::new(admitted, readings.collect(), now, Source::Late);
             let if_admitted = |payment| if admitted { payment } else { Payment::None };
             (outcome, payments.into_iter().map(if_admitted).collect())
         })

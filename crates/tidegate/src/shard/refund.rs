@@ -4,7 +4,7 @@
 //! when it expires.
 
 use smallvec::SmallVec;
-use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Source, Used};
+use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Used};
 use tidegate_core::units::Nanos;
 
 use crate::shard::call::LATE_REPLY_TIMEOUT;
@@ -52,11 +52,6 @@ pub(crate) fn refund_of<'a>(id: u128, mut set: ChargeSet<'a>, outcome: &Outcome)
     // It is sent once and soon: keeping its id for as long as a long limit lasts would fill the store.
     let ttl = resets.max().unwrap_or(Nanos::ZERO).min(LATE_REPLY_TIMEOUT);
     Refund { id, charged_at: outcome.at, expires_at: outcome.at.plus(ttl), set }
-}
-
-/// An outcome that no store has made.
-pub(crate) fn local_outcome(admitted: bool, readings: Readings, at: Nanos, source: Source) -> Outcome {
-    Outcome { admitted, readings, snapshots: Vec::new(), at, source, degraded: None, clock_stepped: false }
 }
 
 /// The readings of an outcome as if its charges had been refunded at once.

@@ -15,7 +15,7 @@ use crate::runtime::Runtime;
 use crate::shard::call::{BACKGROUND_TIMEOUT, LATE_REPLY_TIMEOUT, untrusted};
 use crate::shard::decisions::was_sent;
 use crate::shard::node::local_fallback::permit_share;
-use crate::shard::refund::{ChargeKind, local_outcome};
+use crate::shard::refund::ChargeKind;
 use crate::shard::shared_shard::SharedShard;
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
@@ -206,6 +206,6 @@ fn as_charge<'a>(charge: &Charge<'a>, lease: &LeaseReply) -> (ChargeSet<'a>, Out
     let units = Cost::new(lease.units);
     let set = ChargeSet::of_one(Charge { cost: units.unwrap_or(charge.cost), ..charge.clone() });
     let reading = LimitReading { verdict: Verdict::Allow { delay: Nanos::ZERO }, figures: lease.figures };
-    let outcome = local_outcome(units.is_some(), smallvec![reading], lease.at, Source::Exact);
+    let outcome = Outcome::new(units.is_some(), smallvec![reading], lease.at, Source::Exact);
     (set, Outcome { snapshots: lease.snapshot.iter().cloned().collect(), ..outcome })
 }

@@ -124,15 +124,7 @@ impl<'r> DescriptorDecision<'r> {
             options,
             rules,
             has_passing_quota: false,
-            interim: Outcome {
-                admitted: true,
-                readings: SmallVec::new(),
-                snapshots: Vec::new(),
-                at: Nanos::ZERO,
-                source: Source::Exact,
-                degraded: None,
-                clock_stepped: false,
-            },
+            interim: Outcome::new(true, SmallVec::new(), Nanos::ZERO, Source::Exact),
             has_reply: false,
         };
         let matches = descriptor_match::match_each(rules, key, described);

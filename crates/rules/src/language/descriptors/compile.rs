@@ -14,7 +14,7 @@ use crate::language::ParseOptions;
 use crate::language::diagnostics::{RuleError, RuleErrors, SourceLocation, quoted};
 use crate::language::rule::{By, Mode, Rates, Rule, RuleKind};
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::RuleOptions;
+use tidegate_core::rule_options::RuleOptions;
 use tidegate_core::subject::RuleName;
 
 /// Compiles `configs`. Their rules are appended to `rules`.

@@ -10,34 +10,12 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tidegate_core::units::Nanos;
 
+use crate::runtime::InFlightGuard;
 use crate::shard::call::StoreCallError;
 use crate::shard::call::breaker::{Breaker, BreakerChange};
 use crate::shard::call::failure_counts::FailureCounts;
 use crate::shard::event::{StoreEvent, Watcher};
 use crate::shard::settings::ResilienceSettings;
-
-/// Work in flight, as an atomic number counts it, until this is dropped: finished or cancelled.
-pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
-
-impl InFlightGuard {
-    pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        InFlightGuard(Arc::clone(count))
-    }
-
-    /// The bulkhead: begins unless `max` others are in flight.
-    pub(crate) fn begin_below(max: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::SeqCst);
-        let guard = InFlightGuard(Arc::clone(count));
-        (before < max).then_some(guard)
-    }
-}
-
-impl Drop for InFlightGuard {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
 
 /// The breaker and the bulkhead of one store.
 pub(crate) struct InFlight {
@@ -198,38 +176,5 @@ impl Drop for CallInFlight {
         if !self.reported {
             self.in_flight.breaker.lock().abandoned();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::{Future, pending};
-    use std::task::{Context, Waker};
-
-    use super::*;
-
-    #[test]
-    fn a_dropped_permit_is_free_again() {
-        let calls = Arc::default();
-        let enter = || InFlightGuard::begin_below(2, &calls);
-        let (first, _second) = (enter(), enter());
-        assert!(first.is_some() && enter().is_none());
-        drop(first);
-        assert!(enter().is_some());
-    }
-
-    /// A flush that ran out of time once left the count raised for ever.
-    #[test]
-    fn a_cancelled_sync_is_not_in_flight_any_more() {
-        let count = Arc::<AtomicUsize>::default();
-        let mut sync = Box::pin(async {
-            let _in_flight = InFlightGuard::begin(&count);
-            pending::<()>().await;
-        });
-        let polled = sync.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        assert!(polled.is_pending());
-        assert_eq!(count.load(Ordering::Acquire), 1);
-        drop(sync);
-        assert_eq!(count.load(Ordering::Acquire), 0);
     }
 }

@@ -20,10 +20,10 @@ use tidegate_core::store::{
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
-use crate::runtime::{Runtime, random_id};
-use crate::shard::call::deadline::{max_wait_of, within};
-use crate::shard::call::in_flight::{CallInFlight, InFlightGuard};
-use crate::shard::owned_charge::{OwnedCharge, OwnedSet};
+use crate::owned_charge::{OwnedCharge, OwnedSet};
+use crate::runtime::{InFlightGuard, Runtime, random_id, within};
+use crate::shard::call::deadline::max_wait_of;
+use crate::shard::call::in_flight::CallInFlight;
 use crate::shard::refund::{ChargeKind, refund_of, settle_as_unused};
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
 

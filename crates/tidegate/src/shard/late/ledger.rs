@@ -19,8 +19,8 @@ use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Charge, Role};
 use tidegate_core::units::Nanos;
 
+use crate::owned_charge::OwnedCharge;
 use crate::shard::node::striped_map::IdentityHasher;
-use crate::shard::owned_charge::OwnedCharge;
 
 /// The longest time for which a credit waits for a request that it can pay for. Then it is refunded.
 pub(crate) const CREDIT_TTL: Nanos = Nanos::from_millis(250);

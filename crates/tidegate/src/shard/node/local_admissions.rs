@@ -13,9 +13,9 @@ use tidegate_core::store::RuleOptions;
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
+use crate::owned_charge::OwnedCharge;
 use crate::shard::node::NodeState;
 use crate::shard::node::open_permits::PermitSync;
-use crate::shard::owned_charge::OwnedCharge;
 
 /// What a node has admitted without the store, and what counts toward its shares.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]

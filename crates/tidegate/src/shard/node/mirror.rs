@@ -12,8 +12,8 @@ use tidegate_core::store::{Charge, CounterSnapshot, HashSlot};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
+use crate::owned_charge::OwnedCharge;
 use crate::shard::node::striped_map::StripedMap;
-use crate::shard::owned_charge::OwnedCharge;
 use crate::shard::recovery::recovery_state::MissingCounts;
 
 /// The last known states by counter.

@@ -14,8 +14,8 @@ use tidegate_core::algorithms::{CounterState, Limit};
 use tidegate_core::store::Charge;
 use tidegate_core::units::{Cost, Nanos};
 
+use crate::owned_charge::OwnedCharge;
 use crate::shard::node::striped_map::{Stripe, StripedMap};
-use crate::shard::owned_charge::OwnedCharge;
 
 /// Units admitted by this node's shares, by counter.
 pub(crate) struct ShareUsage {

@@ -17,8 +17,8 @@ use tidegate_core::store::{Charge, HashSlot};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
+use crate::owned_charge::OwnedCharge;
 use crate::shard::node::striped_map::StripedMap;
-use crate::shard::owned_charge::OwnedCharge;
 
 /// How long a counter is left alone whose record the store cannot use.
 const RETRY_RECORD_AFTER: Nanos = Nanos::from_secs(5);

@@ -17,11 +17,10 @@ use tidegate_core::algorithms::CounterState;
 use tidegate_core::store::{HashSlot, Probe, Restore, Store, StoreResult, StoreStatus};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
-use crate::shard::call::deadline::{join_all, within};
+use crate::owned_charge::OwnedCharge;
+use crate::runtime::{Runtime, join_all, within};
 use crate::shard::call::in_flight::CallInFlight;
 use crate::shard::event::StoreEvent;
-use crate::shard::owned_charge::OwnedCharge;
 use crate::shard::recovery::recovery_state::{MissingCounts, RecoveryState, RecoveryStep};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, SharedShard, by_hash_slot};
 

@@ -6,8 +6,7 @@ use std::sync::atomic::Ordering;
 use tidegate_core::store::{Epoch, PermitReply, PermitRequest, Probe, Store, StoreError};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
-use crate::shard::call::deadline::join_all;
+use crate::runtime::{Runtime, join_all};
 use crate::shard::node::open_permits::PermitUpdate;
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, SharedShard};
 

@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use tidegate_core::store::{ChargeSet, Probe, Store};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, join_all};
 use crate::shard::call::BACKGROUND_TIMEOUT;
-use crate::shard::call::deadline::join_all;
 use crate::shard::event::StoreEvent;
 use crate::shard::node::write_back::{OutgoingCharge, PendingCause};
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, MAX_PER_CALL, ShardState, SharedShard, by_hash_slot};

@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tidegate_core::store::{ChargeSet, HashSlot, NodeId, Outcome, ShardId, Shards, Source};
+use tidegate_core::store::{Charge, ChargeSet, Epoch, HashSlot, NodeId, Outcome, ShardId, Shards, Source};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
@@ -31,8 +31,8 @@ use crate::shard::event::Watcher;
 use crate::shard::node::NodeState;
 use crate::shard::recovery::clock_watch::ClockReading;
 use crate::shard::recovery::store_clock::StoreClock;
-use crate::shard::refund::{Readings, local_outcome};
-use crate::shard::settings::ResilienceSettings;
+use crate::shard::refund::Readings;
+use crate::shard::settings::{DEFAULT_NODES, ResilienceSettings};
 use crate::shard::shared_shard::{ShardState, SharedShard};
 
 /// The shards of a store, each with its fallback. Clones share their state.
@@ -217,7 +217,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
 
     /// The outcome of an empty set: admitted.
     fn empty_outcome(&self) -> Outcome {
-        local_outcome(true, Readings::new(), self.store_time(), Source::Exact)
+        Outcome::new(true, Readings::new(), self.store_time(), Source::Exact)
     }
 
     /// The offset between the clocks of this node and of a shard: that of the worst shard.
@@ -235,6 +235,21 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let without_store = self.new_shard(None, self.store_time(), Arc::new(|_| {}));
         self.no_shard.store(Some(Arc::clone(&without_store)));
         without_store
+    }
+
+    /// The epoch of the shard of a charge; `None` while it is not trusted.
+    pub(crate) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
+        self.locate(charge.subject).store.epoch_of(charge)
+    }
+
+    /// The number of nodes to assume: those listed, or the configured number if that is larger.
+    pub(crate) fn nodes(&self) -> u64 {
+        let listed = self.members().len() as u64;
+        let expected = self.settings.nodes.map_or(0, u64::from);
+        match listed.max(expected) {
+            0 => u64::from(DEFAULT_NODES),
+            known => known,
+        }
     }
 
     /// The longest list of members that a shard knows, or the configured one.

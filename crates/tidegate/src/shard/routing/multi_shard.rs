@@ -7,8 +7,8 @@
 use tidegate_core::store::{ChargeSet, Epoch, Outcome, Probe, Shards, Store};
 use tidegate_core::units::Nanos;
 
-use crate::runtime::Runtime;
-use crate::shard::call::deadline::{join_all, max_wait_of};
+use crate::runtime::{Runtime, join_all};
+use crate::shard::call::deadline::max_wait_of;
 use crate::shard::decisions::ShardDecision;
 use crate::shard::refund::ChargeKind;
 use crate::shard::routing::groups::{ChargeGroup, ChargeSteps, LocationIndices, by_location};
@@ -90,8 +90,12 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         self.runtime.now().plus(self.budget_of(set, kind))
     }
 
-    /// How long a decision may take.
-    pub(crate) fn budget_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
+    /// How long the decision on a charge may take.
+    pub(crate) fn charge_budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
+        self.budget_of(set, ChargeKind::Charge)
+    }
+
+    fn budget_of(&self, set: &ChargeSet<'_>, kind: ChargeKind) -> Nanos {
         self.settings.budget_of(&[set], kind).min(max_wait_of(&[set]))
     }
 }

@@ -102,15 +102,7 @@ mod tests {
         let mut merge = OutcomeMerge::new(3);
         for (index, secs) in [(0, 7), (1, 5), (2, 9)] {
             let group = ChargeGroup { location: index, set: ChargeSet::default(), indices: smallvec![index] };
-            let step = Outcome {
-                admitted: true,
-                readings: smallvec![UNKNOWN_READING],
-                snapshots: Vec::new(),
-                at: Nanos::from_secs(secs),
-                source: Source::Exact,
-                degraded: None,
-                clock_stepped: false,
-            };
+            let step = Outcome::new(true, smallvec![UNKNOWN_READING], Nanos::from_secs(secs), Source::Exact);
             merge.add(&group, &step);
         }
         assert_eq!(merge.outcome(true).at, Nanos::from_secs(5));

@@ -4,47 +4,19 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Epoch, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
     Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult, Used,
 };
 use tidegate_core::subject::Fingerprint;
-use tidegate_core::units::Nanos;
 
-use crate::ahead::BackingStore;
-use crate::runtime::{Runtime, mix};
-use crate::shard::call::deadline::join_all;
+use crate::runtime::{Runtime, join_all, mix};
 use crate::shard::refund::ChargeKind;
 use crate::shard::routing::groups::{ChargeGroup, by_location};
 use crate::shard::routing::outcome_merge::OutcomeMerge;
 use crate::shard::routing::{ShardedStore, subjects};
-use crate::shard::settings::DEFAULT_NODES;
 
 /// Charges in flight, with the indices of their sets.
 type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
-
-impl<P: Shards + 'static, R: Runtime> BackingStore for ShardedStore<P, R> {
-    fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
-        self.0.locate(charge.subject).store.epoch_of(charge)
-    }
-
-    fn budget_of(&self, set: &ChargeSet<'_>) -> Nanos {
-        self.0.budget_of(set, ChargeKind::Charge)
-    }
-
-    /// The number of nodes to assume: those listed, or the configured number if that is larger.
-    fn nodes(&self) -> u64 {
-        let listed = self.0.members().len() as u64;
-        let expected = self.0.settings.nodes.map_or(0, u64::from);
-        match listed.max(expected) {
-            0 => u64::from(DEFAULT_NODES),
-            known => known,
-        }
-    }
-
-    fn has_late_charges(&self, counter: u128) -> bool {
-        self.0.node_state.late.has_late_charges(counter)
-    }
-}
 
 impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {

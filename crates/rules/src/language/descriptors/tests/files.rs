@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{lookup, read, set, tree};
 use crate::language::descriptors::tree::DescriptorLookup;
 use crate::language::{DescriptorConfig, DomainConfig, LimitConfig, SourceFile, SourceLocation, parse_with_domains};
-use tidegate_core::store::Capabilities;
+use tidegate_core::rule_options::Capabilities;
 
 #[test]
 fn domains_of_several_files_merge_only_with_merge_domains() {

@@ -7,7 +7,7 @@ mod random;
 use super::tree::{DescriptorLookup, Descriptors};
 use crate::envoy::DescriptorEntry;
 use crate::language::{ParseOptions, RuleSet, SourceFile, parse_with_options};
-use tidegate_core::store::Capabilities;
+use tidegate_core::rule_options::Capabilities;
 
 fn set(text: &str) -> RuleSet {
     read(&[text], false).unwrap_or_else(|errors| panic!("{errors}"))
