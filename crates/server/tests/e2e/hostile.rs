@@ -29,7 +29,7 @@ fn a_bad_request_names_its_field_and_charges_nothing() {
         (r#"{"attributes": {"ip": "not an address"}}"#, "attributes.ip"),
         (r#"{"attributes": {"ip": "192.0.2.1"}, "cost": -1}"#, "cost"),
         (&format!(r#"[{good}, {good}, {{"cost": "1"}}]"#), "[2].cost"),
-        (&format!("[{}]", vec![&*good; 1001].join(",")), "[1000]"),
+        (&format!("[{}]", vec![&*good; 1001].join(",")), ""), // the whole list
     ];
     for (body, field) in cases {
         let reply = server.post("/v1/check", body);

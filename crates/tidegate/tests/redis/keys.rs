@@ -275,7 +275,7 @@ fn a_new_node_waits_for_a_deleted_secret_only_while_another_node_sends_heartbeat
             };
             let secs: u64 = String::from_utf8_lossy(secs).parse().expect("a number");
             let heartbeat = format!("{} ", secs * 1_000 - ago_ms);
-            direct(&server, &["HSET", "tg:ctl:nodes", "epoch", "7", "1", &heartbeat]);
+            direct(&server, &["HSET", "tg:ctl:nodes", "epoch", "7", "0000000000000001", &heartbeat]);
         };
         heartbeat(0);
         assert!(!awaits().await, "the secret is there");

@@ -56,17 +56,17 @@ impl<C> MemoryStore<C> {
         if own.has(key) {
             return self.acquire_own(&mut own, key, keys, permit);
         }
-        if !self.overflow.in_use()
-            && let Ok(reply) = own.acquire(key, permit, 0)
-        {
-            return reply;
+        if !self.overflow.in_use() {
+            if let Ok(reply) = own.acquire(key, permit, 0) {
+                return reply;
+            }
         }
         let mut shared = self.lock_overflow(keys, now);
         let counted = shared.counted(keys.last_resort).count();
-        if shared.count_open(keys.group) + counted == 0
-            && let Ok(reply) = own.acquire(key, permit, 0)
-        {
-            return reply;
+        if shared.count_open(keys.group) + counted == 0 {
+            if let Ok(reply) = own.acquire(key, permit, 0) {
+                return reply;
+            }
         }
         let reply = shared.acquire(keys.group, permit, counted).unwrap_or_else(|NoMemory| {
             let open = shared.count_open(keys.group);

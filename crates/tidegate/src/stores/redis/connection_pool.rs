@@ -191,7 +191,12 @@ impl ConnectionPool {
             replies[*first] = active.send_call(&text, SendMode::Plain).await;
             let again = self.send_each(&active, rest.iter().map(|i| &calls[*i])).await;
             for (i, reply) in rest.iter().zip(again) {
-                replies[*i] = reply;
+                replies[*i] = if lacks_script(&reply) {
+                    // The script was lost again in between.
+                    active.send_call(&self.by_text(&calls[*i], active.read_only), SendMode::Plain).await
+                } else {
+                    reply
+                };
             }
         }
         replies
