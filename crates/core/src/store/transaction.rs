@@ -53,8 +53,12 @@ impl<'c, P> StagedCounter<'c, P> {
     }
 
     /// A copy of the state, advanced to `now` under `limit`. Reading does not change the limit of the state.
+    #[inline]
     pub fn state_under(&self, limit: &Limit, now: Nanos) -> (CounterState, Moment) {
-        let mut state = limit.adopt(&self.limit(), self.state.clone(), now);
+        let mut state = self.state.clone();
+        if !std::ptr::eq(limit, self.limit) {
+            state = limit.adopt(&self.limit(), state, now);
+        }
         let at = limit.advance(&mut state, now);
         (state, at)
     }
@@ -121,6 +125,7 @@ impl<'c, P> ChargeTransaction<'c, P> {
     }
 
     /// The limit of a charge, as its counter applies it.
+    #[inline]
     fn limit_of(&self, charge: usize) -> Cow<'c, Limit> {
         let charges = self.charges;
         charges[charge].limit.in_phase(self.counter(charge).seed)
@@ -136,7 +141,7 @@ impl<'c, P> ChargeTransaction<'c, P> {
     /// Judges a charge and, if it fits or is forced, spends it.
     fn judge(&mut self, charge: usize, intent: ChargeIntent) -> Verdict {
         let (limit, cost) = (self.limit_of(charge), self.charges[charge].cost);
-        let (mut state, at) = self.state_of(charge);
+        let (mut state, at) = self.counter(charge).state_under(&limit, self.now);
         let verdict = limit.judge(&state, at, cost);
         if verdict.allows() || intent == ChargeIntent::Force {
             limit.spend(&mut state, at, cost);
@@ -181,8 +186,9 @@ impl<'c, P> ChargeTransaction<'c, P> {
 
     /// Draws a lease for the only charge.
     pub fn draw(&mut self) -> LeaseReply {
-        let (mut state, at) = self.state_of(0);
-        let units = self.limit_of(0).draw(&mut state, at, self.charges[0].cost);
+        let limit = self.limit_of(0);
+        let (mut state, at) = self.counter(0).state_under(&limit, self.now);
+        let units = limit.draw(&mut state, at, self.charges[0].cost);
         if units > 0 {
             self.set_state(0, state);
         }
@@ -209,7 +215,8 @@ impl<'c, P> ChargeTransaction<'c, P> {
     }
 
     fn figures(&self, charge: usize) -> Figures {
-        let (state, at) = self.state_of(charge);
-        self.limit_of(charge).figures(&state, at)
+        let limit = self.limit_of(charge);
+        let (state, at) = self.counter(charge).state_under(&limit, self.now);
+        limit.figures(&state, at)
     }
 }

@@ -69,11 +69,11 @@ impl<C> MemoryStore<C> {
         charges: &'c [Charge<'_>],
         at: TimePoint,
     ) -> MemoryTransaction<'c> {
-        let look_up = |charge: &Charge<'_>| {
+        let mut lookups: SmallVec<[CounterLookup; 8]> = SmallVec::new();
+        for charge in charges {
             let key = Key::of(charge.counter());
-            self.look_up(locks.own(key), key, charge, at)
-        };
-        let lookups: SmallVec<[CounterLookup; 8]> = charges.iter().map(look_up).collect();
+            lookups.push(self.look_up(locks.own(key), key, charge, at));
+        }
         let shared = charges.iter().zip(&lookups).filter(|(_, look)| matches!(look, CounterLookup::Shared { .. }));
         self.lock_shared(locks, shared.map(|(charge, _)| SharedKeys::of_counter(charge).shard));
 
