@@ -63,11 +63,10 @@ impl KeyTable {
         Some(self.owner(&self.records[at as usize]))
     }
 
-    /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
+    /// The name under which the key with the digest `sha256:HEX` is listed; empty for a key without one.
     pub fn name_of(&self, digest: &str) -> Option<&str> {
         let hex = digest.strip_prefix("sha256:")?.as_bytes();
-        let owner = self.get(&Digest::from_hex(hex.try_into().ok()?)?)?;
-        Some(owner.name).filter(|name| !name.is_empty())
+        Some(self.get(&Digest::from_hex(hex.try_into().ok()?)?)?.name)
     }
 
     /// The names of all keys, in the order of the file; empty where the file has none.
