@@ -107,6 +107,7 @@ fn missing_rules_and_tiers_are_reported_accurately() {
 #[test]
 fn explain_needs_no_server() {
     check(&["explain", "--attr", "ip=192.0.2.1", "-a", "path=/login"], 0, "login");
+    check(&["explain", "-a", "path=/login"], 0, "no rules are given, so these are the built-in ones");
     let out = check(&["explain", "--output", "json", "-a", "path=/x"], 0, "unmatched");
     assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -234,12 +235,15 @@ fn the_server_listens_on_unix_sockets_and_removes_them() {
 
 /// A misspelt variable was ignored: built-in rules ran instead of the operator's, and counters were not shared.
 #[test]
-fn an_unknown_variable_stops_the_start() {
+fn an_unknown_variable_stops_every_command() {
     for (command, name, near) in [
         ("serve", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
         ("serve", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
         ("serve", "TIDEGATE_MAX_COLOUR", "lists the settings"),
         ("doctor", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
+        ("explain", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
+        ("try", "TIDEGATE_URI", "write `TIDEGATE_URL`?"),
+        ("peek", "TIDEGATE_URI", "write `TIDEGATE_URL`?"),
     ] {
         let mut tidegate = Command::new(BINARY);
         let output = tidegate.arg(command).env(name, "x").output().unwrap();
