@@ -121,7 +121,7 @@ struct ExplainArgs {
 #[derive(Args, Debug)]
 struct CheckArgs {
     /// The server: http://host:port, host:port, a port on this machine, or unix:path
-    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080", hide_env_values = true)]
     url: String,
 
     #[command(flatten)]
