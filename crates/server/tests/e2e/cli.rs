@@ -44,6 +44,7 @@ fn usage_errors_end_with_2_and_a_hint() {
         check(&["serve", "--admin-host", names], 2, "which is no name");
     }
     check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
+    check(&["serve", "--store", ""], 2, "--store is empty; write memory");
     check(&["try", "--url", ""], 2, "--url is empty; write http://host:port");
     let out = run(&["peek", "--url", "http://ada:hunter2@127.0.0.1:1"]);
     assert_eq!(out.status.code(), Some(2));
