@@ -52,6 +52,16 @@ fn usage_errors_end_with_2_and_a_hint() {
     check(&["--version"], 0, "tidegate");
 }
 
+/// The errors named the file and not the flag.
+#[test]
+fn an_error_of_a_secret_file_names_the_flag() {
+    for flag in ["--admin-token-file", "--secret-file", "--resp-password-file"] {
+        let listeners = ["serve", "--http", "off", "--grpc", "off", "--admin", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+        let file = [flag, "/no/such/file"];
+        check(&[&listeners[..], &file].concat(), 78, &format!("{flag} /no/such/file: No such file"));
+    }
+}
+
 #[test]
 fn lint_reports_every_fault_and_ends_with_78() {
     let dir = tempfile::tempdir().unwrap();
