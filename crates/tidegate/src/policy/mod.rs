@@ -253,7 +253,7 @@ rules:
         let no_name =
             "but a match compares names, so that it has no effect; give the key a name in the keys file and write that";
         let matched = format!("r:10: rule `sha` matches api_key `sha256:{}...`, {no_name}", &unnamed[..53]);
-        assert_eq!(unread, [matched.clone()], "names are compared when the keys are read");
+        assert_eq!(unread, std::slice::from_ref(&matched), "names are compared when the keys are read");
         let warned = lint(&policy.with_keys(keys), 1_600_000_000);
         let effect = "but no keys file lists a key of that name, so that it has no effect; correct the name";
         let renamed = "but the keys file lists that key under a name, so that it has no effect; write `bob`";
