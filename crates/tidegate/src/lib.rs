@@ -142,7 +142,7 @@ pub use {
 #[cfg(feature = "internals")]
 pub use {
     adaptive::{Gradient, MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS},
-    limiter::{KeyAction, KeyCharge, KeyFamily, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS, OpenRequests},
+    limiter::{KeyAction, KeyCharge, KeyFamily, MAX_COUNTED_TICKETS, OpenRequests, PENDING_SETTLEMENTS_CAP_PART},
     policy::PolicyOptions,
     tidegate_core::{algorithms, store, units},
     tidegate_rules::{self as rules, engine, envoy, event, request},

@@ -59,7 +59,7 @@ pub use self::open_permits::MAX_COUNTED_TICKETS;
 use self::open_permits::OpenPermitGauge;
 pub use self::permit_renewer::{Permit, PermitRenewer};
 pub use self::reservations::{Reservation, SettleError, Settlement};
-pub use self::settlement_retries::MAX_PENDING_SETTLEMENTS;
+pub use self::settlement_retries::PENDING_SETTLEMENTS_CAP_PART;
 use self::settlement_retries::SettlementRetries;
 pub use self::ticket::{Ticket, TicketError};
 pub use self::view::LimiterView;

@@ -67,6 +67,12 @@ impl Actual {
         self
     }
 
+    /// The memory it holds beside itself.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        let names = self.costs.iter().map(|(name, _)| allocated(name.capacity())).sum::<u64>();
+        names + allocated(self.costs.capacity() * size_of::<(String, u64)>())
+    }
+
     fn used_of(&self, unit: Option<&str>) -> Option<u64> {
         match unit {
             None => self.cost,
@@ -75,6 +81,35 @@ impl Actual {
                 named.map(|(_, used)| *used)
             }
         }
+    }
+}
+
+/// The memory of an allocation of `bytes`, as allocators round it.
+fn allocated(bytes: usize) -> u64 {
+    match bytes {
+        0 => 0,
+        _ => bytes.next_multiple_of(16) as u64 + 16,
+    }
+}
+
+/// The payload of the receipt of a reservation: as much memory as a node spends on one that it tracks.
+#[derive(Clone)]
+pub(crate) struct PackedReceipt(Box<[u8]>);
+
+impl PackedReceipt {
+    /// The id of the reservation.
+    pub(crate) fn id(&self) -> u128 {
+        let id = self.0[1..17].try_into().expect("16 bytes");
+        u128::from_be_bytes(id)
+    }
+
+    /// The memory it holds beside itself.
+    pub(crate) fn heap_bytes(&self) -> u64 {
+        allocated(self.0.len())
+    }
+
+    pub(crate) fn unpack(&self) -> Receipt {
+        Receipt::read(&self.0, ReceiptKind::Reservation).expect("packed from a receipt")
     }
 }
 
@@ -216,6 +251,11 @@ impl Receipt {
         }
     }
 
+    /// The receipt of a reservation in little memory.
+    pub(crate) fn pack(&self) -> PackedReceipt {
+        PackedReceipt(self.payload().into())
+    }
+
     /// Seals the receipt as text.
     pub(crate) fn seal(&self, secret: &Secret) -> String {
         sealed::seal(self.payload(), secret)
@@ -318,16 +358,10 @@ fn charges_of(decision: &Decision, run_of: impl Fn(&RuleOptions) -> Option<RunId
 }
 
 #[cfg(test)]
-impl Receipt {
+impl PackedReceipt {
     /// The receipt of a reservation that charged nothing.
     pub(crate) fn of_no_charge(id: u128) -> Self {
-        Receipt {
-            kind: ReceiptKind::Reservation,
-            id,
-            charged: Nanos::ZERO,
-            until: Nanos::ZERO,
-            units: Vec::new(),
-            charges: Vec::new(),
-        }
+        let (kind, charged, until) = (ReceiptKind::Reservation, Nanos::ZERO, Nanos::ZERO);
+        Receipt { kind, id, charged, until, units: Vec::new(), charges: Vec::new() }.pack()
     }
 }

@@ -1,13 +1,16 @@
 //! The open reservations of a store that keeps them in memory.
 //!
-//! Entries are grouped by counter, because the next reservation of a counter refunds its expired ones. The cost of a
-//! call hardly depends on how many are open: entries are found by counter and id, expired entries by expiry.
+//! Entries are ordered by counter, because the next reservation of a counter refunds its expired ones. The cost of a
+//! call hardly depends on how many are open: entries are found by counter and id, expired entries by expiry. Only the
+//! reset of a counter visits all entries of that counter.
 //!
 //! Invariant: the ledger is bounded as a whole and per counter. A quarter of the room is for counters with few
 //! reservations; of the rest each counter may have half of what is free. So one subject holds at most a quarter, and
-//! greedy subjects leave room for all others. Knows neither limits nor counters; the caller changes those.
+//! greedy subjects leave room for all others. An entry takes at most [`ReservationLedger::ENTRY_BYTES`], whether the
+//! counters of the entries differ or not: there is no table per counter. Knows neither limits nor counters; the caller
+//! changes those.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Charge, Outcome, ReservationState, Reserve, Settle, Used};
 use crate::units::{Cost, Nanos};
@@ -21,22 +24,18 @@ const MAX_REFUNDED: usize = 256;
 /// A counter with fewer reservations may use all of the room.
 const MIN_PER_COUNTER: usize = 8;
 
-/// Reservations by counter.
+/// Charges of reservations.
 #[derive(Clone, Debug)]
 pub struct ReservationLedger {
-    counters: HashMap<u128, CounterReservations>,
-    /// When each entry is evicted: time, counter, id. Entries that a reset removed earlier stay in here.
-    expirations: BTreeSet<(Nanos, u128, u128)>,
-    count: usize,
+    /// By counter and id of the reservation.
+    entries: BTreeMap<(u128, u128), LedgerEntry>,
+    /// The number of entries of each counter that has one.
+    counts: BTreeMap<u128, u32>,
+    /// The expiry of each open entry: counter, time, id.
+    open: BTreeSet<(u128, Nanos, u128)>,
+    /// When each entry is evicted: time, counter, id.
+    evictions: BTreeSet<(Nanos, u128, u128)>,
     max: usize,
-}
-
-/// The reservations of one counter, by id. Each has one charge of this counter.
-#[derive(Clone, Debug, Default)]
-struct CounterReservations {
-    entries: HashMap<u128, LedgerEntry>,
-    /// The expiry of each open one: time, id.
-    open: BTreeSet<(Nanos, u128)>,
 }
 
 /// One charge of a reservation.
@@ -64,7 +63,7 @@ pub struct ExpiredReservation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LedgerFullError {
     /// The whole table is full.
-    #[error("{max} reservations are open, the maximum")]
+    #[error("no room for another reservation: {max} charges of reservations are open, all that the memory cap allows")]
     Table {
         /// The capacity.
         max: usize,
@@ -95,12 +94,18 @@ impl LedgerEntry {
 }
 
 impl ReservationLedger {
-    /// The approximate memory of one entry.
-    pub const ENTRY_BYTES: u64 = 192;
+    /// The memory of one entry in all tables, with nodes of them that are half full.
+    pub const ENTRY_BYTES: u64 = 384;
 
     /// A ledger for at most `max` charges of reservations.
     pub fn new(max: usize) -> Self {
-        ReservationLedger { counters: HashMap::new(), expirations: BTreeSet::new(), count: 0, max }
+        ReservationLedger {
+            entries: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            open: BTreeSet::new(),
+            evictions: BTreeSet::new(),
+            max,
+        }
     }
 
     /// The maximum number of charges of reservations.
@@ -110,12 +115,12 @@ impl ReservationLedger {
 
     /// The number of charges of reservations.
     pub fn len(&self) -> usize {
-        self.count
+        self.entries.len()
     }
 
     /// Whether the ledger is empty.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.entries.is_empty()
     }
 
     /// Makes room for a reservation. When half of the room is used, some entries past their settle deadline are
@@ -125,10 +130,10 @@ impl ReservationLedger {
     /// When there is no room, for any subject or for this one.
     pub fn make_room(&mut self, reserve: &Reserve<'_>, now: Nanos) -> Result<(), LedgerFullError> {
         let wanted = reserve.set.charges.len();
-        if self.count.saturating_add(wanted) > self.max / 2 {
+        if self.len().saturating_add(wanted) > self.max / 2 {
             self.evict_expired(wanted + MAX_EVICTED, now);
         }
-        let free = self.max.saturating_sub(self.count);
+        let free = self.max.saturating_sub(self.len());
         if wanted > free {
             return Err(LedgerFullError::Table { max: self.max });
         }
@@ -142,22 +147,14 @@ impl ReservationLedger {
 
     /// The number of reservations of the counter of `charge`.
     fn reservation_count(&self, charge: &Charge<'_>) -> usize {
-        let own = self.counters.get(&charge.counter());
-        own.map_or(0, |own| own.entries.len())
+        self.counts.get(&charge.counter()).map_or(0, |count| *count as usize)
     }
 
     /// Evicts up to `max` entries that can no longer be settled.
     fn evict_expired(&mut self, max: usize, now: Nanos) {
         for _ in 0..max {
-            match self.expirations.first() {
-                Some((end, counter, id)) if *end <= now => {
-                    let (end, counter, id) = (*end, *counter, *id);
-                    self.expirations.pop_first();
-                    let own = self.counters.get(&counter).and_then(|own| own.entries.get(&id));
-                    if own.is_some_and(|entry| entry.evict_at() == end) {
-                        self.remove(counter, id);
-                    }
-                }
+            match self.evictions.first() {
+                Some(&(end, counter, id)) if end <= now => self.remove(counter, id),
                 _ => return,
             }
         }
@@ -185,24 +182,23 @@ impl ReservationLedger {
 
     fn insert(&mut self, counter: u128, id: u128, entry: LedgerEntry) {
         self.remove(counter, id);
-        let own = self.counters.entry(counter).or_default();
-        own.entries.insert(id, entry);
         if !entry.refunded {
-            own.open.insert((entry.expires_at(), id));
+            self.open.insert((counter, entry.expires_at(), id));
         }
-        self.expirations.insert((entry.evict_at(), counter, id));
-        self.count += 1;
+        self.evictions.insert((entry.evict_at(), counter, id));
+        self.entries.insert((counter, id), entry);
+        *self.counts.entry(counter).or_default() += 1;
     }
 
     fn remove(&mut self, counter: u128, id: u128) {
-        let Some(own) = self.counters.get_mut(&counter) else { return };
-        let Some(entry) = own.entries.remove(&id) else { return };
-        own.open.remove(&(entry.expires_at(), id));
-        if own.entries.is_empty() {
-            self.counters.remove(&counter);
+        let Some(entry) = self.entries.remove(&(counter, id)) else { return };
+        self.open.remove(&(counter, entry.expires_at(), id));
+        self.evictions.remove(&(entry.evict_at(), counter, id));
+        let count = self.counts.entry(counter).or_default();
+        *count -= 1;
+        if *count == 0 {
+            self.counts.remove(&counter);
         }
-        self.expirations.remove(&(entry.evict_at(), counter, id));
-        self.count -= 1;
     }
 
     /// Takes the expired estimates of a counter, to be refunded now: the earliest expired first, at most
@@ -210,10 +206,10 @@ impl ReservationLedger {
     pub fn take_expired(&mut self, charge: &Charge<'_>, now: Nanos) -> Vec<ExpiredReservation> {
         let (counter, mut expired) = (charge.counter(), Vec::new());
         for _ in 0..MAX_REFUNDED {
-            let Some(own) = self.counters.get_mut(&counter) else { break };
-            let Some((_, id)) = own.open.first().copied().filter(|(end, _)| *end <= now) else { break };
-            own.open.pop_first();
-            let Some(entry) = own.entries.get_mut(&id) else { continue };
+            let open = self.open.range((counter, Nanos::ZERO, 0)..=(counter, now, u128::MAX)).next();
+            let Some(earliest @ (_, _, id)) = open.copied() else { break };
+            self.open.remove(&earliest);
+            let entry = self.entries.get_mut(&(counter, id)).expect("an open entry is in the ledger");
             entry.refunded = true;
             let LedgerEntry { tag, reserved, charged_at, .. } = *entry;
             if tag == charge.limit.tag() {
@@ -234,8 +230,7 @@ impl ReservationLedger {
 
     fn close_one(&mut self, settle: &Settle<'_>, charge: &Charge<'_>) -> ReservationState {
         let (counter, id) = (charge.counter(), settle.id);
-        let Some(own) = self.counters.get_mut(&counter) else { return ReservationState::Unknown };
-        let found = own.entries.get_mut(&id);
+        let found = self.entries.get_mut(&(counter, id));
         let Some(entry) = found.filter(|entry| entry.matches(settle, charge)) else {
             return ReservationState::Unknown;
         };
@@ -246,7 +241,7 @@ impl ReservationLedger {
         };
         if settle.used == Used::Unknown {
             entry.refunded = true;
-            own.open.remove(&(entry.expires_at(), id));
+            self.open.remove(&(counter, entry.expires_at(), id));
         } else {
             self.remove(counter, id);
         }
@@ -256,17 +251,23 @@ impl ReservationLedger {
     /// Removes the reservations of a counter that was reset. Their charges are forgiven, so their refund must not come
     /// out of later charges of other requests.
     pub fn remove_counter(&mut self, counter: u128) {
-        let removed = self.counters.remove(&counter);
-        self.count -= removed.map_or(0, |own| own.entries.len());
+        for (id, _) in self.entries_of(counter) {
+            self.remove(counter, id);
+        }
     }
 
     /// Moves the reservations of a counter to another ledger.
     pub fn move_counter(&mut self, counter: u128, to: &mut ReservationLedger) {
-        let own = self.counters.get(&counter).cloned().unwrap_or_default();
-        self.remove_counter(counter);
-        for (id, entry) in own.entries {
+        for (id, entry) in self.entries_of(counter) {
+            self.remove(counter, id);
             to.insert(counter, id, entry);
         }
+    }
+
+    /// The entries of a counter, by id.
+    fn entries_of(&self, counter: u128) -> Vec<(u128, LedgerEntry)> {
+        let own = self.entries.range((counter, 0)..=(counter, u128::MAX));
+        own.map(|((_, id), entry)| (*id, *entry)).collect()
     }
 }
 

@@ -112,9 +112,9 @@ fn soft_delay(rules: &RuleSet, plan: &ChargePlan<'_>, outcome: &Outcome, charged
     plan.max_delay.map_or(longest, |max_delay| longest.min(max_delay))
 }
 
-/// The longest delay: that of the soft limits, or that of an enforced queue.
+/// The longest delay: that of the soft limits, or that of a queue that is not in shadow mode.
 fn admitted(reports: &[LimitReport], soft_delay: Nanos) -> DecisionKind {
-    let delays = enforced(reports).map(|(_, report)| match report.reading.verdict {
+    let delays = not_shadow(reports).map(|(_, report)| match report.reading.verdict {
         Verdict::Allow { delay } => delay,
         Verdict::Deny { .. } => Nanos::ZERO,
     });
@@ -144,7 +144,7 @@ fn retry_of(report: &LimitReport) -> Option<Retry> {
 /// not decide.
 pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> {
     if admitted {
-        enforced(reports)
+        not_shadow(reports)
             .filter(|(_, report)| report.reading.verdict.allows())
             .min_by_key(|(_, report)| {
                 let figures = report.reading.figures;
@@ -153,13 +153,14 @@ pub(super) fn binding(reports: &[LimitReport], admitted: bool) -> Option<usize> 
             })
             .map(|(i, _)| i)
     } else {
-        enforced(reports)
+        not_shadow(reports)
             .filter(|(_, report)| !report.allows())
             .max_by_key(|(i, report)| (report.is_denied_by_policy, retry_of(report), Reverse(*i)))
             .map(|(i, _)| i)
     }
 }
 
-fn enforced(reports: &[LimitReport]) -> impl Iterator<Item = (usize, &LimitReport)> {
+/// The limits that can deny: those of enforced rules, and quotas.
+fn not_shadow(reports: &[LimitReport]) -> impl Iterator<Item = (usize, &LimitReport)> {
     reports.iter().enumerate().filter(|(_, report)| report.role != Role::Shadow)
 }

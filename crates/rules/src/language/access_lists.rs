@@ -177,19 +177,23 @@ fn parse_target(text: &str, ipv6_prefix: u8) -> Result<ListedClients, String> {
             name => Ok(ListedClients::KeyNamed(name.into())),
         };
     }
-    if let Some(hex) = text.strip_prefix("sha256:") {
-        let digest = parse_digest(hex).map(ListedClients::KeyDigest);
-        return digest.ok_or_else(|| format!("{}, which is no SHA-256; write sha256: and 64 hex digits", quoted(text)));
+    if let Some(digest) = parse_digest(text) {
+        return digest.map(ListedClients::KeyDigest).map_err(|wrong| format!("{}, {wrong}", quoted(text)));
     }
     parse_client_net(text, ipv6_prefix).map(ListedClients::Net)
 }
 
-fn parse_digest(hex: &str) -> Option<[u8; 32]> {
-    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+/// The digest of a key, if `text` is written as one, or the error for it: `sha256:` and 64 hex digits, in any case.
+pub(super) fn parse_digest(text: &str) -> Option<Result<[u8; 32], &'static str>> {
+    let (scheme, hex) = text.split_once(':')?;
+    if !scheme.eq_ignore_ascii_case("sha256") {
         return None;
     }
+    if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Some(Err("which is no SHA-256; write sha256: and 64 hex digits"));
+    }
     let byte = |at: usize| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap_or_default();
-    Some(std::array::from_fn(byte))
+    Some(Ok(std::array::from_fn(byte)))
 }
 
 fn read_until(field: &str, node: YamlNode<'_>, report: &mut Reporter<'_>) -> Option<Nanos> {

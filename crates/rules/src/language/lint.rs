@@ -10,6 +10,7 @@ mod unreachable_rules;
 use std::cmp::Ordering;
 
 use super::diagnostics::{SourceLocation, Warning, quoted};
+use super::glob::Glob;
 use super::rule::{By, IfMissing, Mode, RateClass, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
@@ -35,6 +36,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         client_chosen_exemption(rule, &mut warn);
         unverified_keys(rule, set, &mut warn);
         named_keys(rule, set, &mut warn);
+        matched_digests(rule, &mut warn);
         ineffective_fields(rule, &mut warn);
         durable_for_seconds(rule, &mut warn);
         never_leased(rule, &mut warn);
@@ -54,7 +56,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
 
 /// As [`lint`], with the checks that depend on the time and on the keys file: list entries that have expired at
 /// `now`, names of keys for which `is_listed` is false, and overrides for `sha256:HEX` where `name_of` has a name for
-/// that key.
+/// that key or `None`: the key is not listed. The name of a key without one is empty.
 pub fn lint_with_keys<'k>(
     set: &RuleSet,
     now: Nanos,
@@ -254,6 +256,20 @@ fn named_keys(rule: &Rule, set: &RuleSet, warn: &mut impl FnMut(String)) {
             warn(format!(
                 "matches api_key {}, but without a `keys_file` no key has a name, so that it has no effect; write one",
                 quoted(glob.as_str())
+            ));
+        }
+    }
+}
+
+/// Warns about the digest of a key in a `match`, which compares names.
+fn matched_digests(rule: &Rule, warn: &mut impl FnMut(String)) {
+    for texts in rule.matching.texts("api_key") {
+        let texts = texts.literals.iter().map(|text| &**text).chain(texts.globs.iter().map(Glob::as_str));
+        for text in texts.filter(|text| keys::is_digest(text)) {
+            warn(format!(
+                "matches api_key {}, but a match compares names, so that it has no effect; give the key a name in \
+                 the keys file and write that",
+                quoted(text)
             ));
         }
     }

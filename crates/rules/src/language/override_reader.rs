@@ -2,18 +2,20 @@
 //!
 //! An override takes no patterns. An override for a subject that no request can have would silently leave out a
 //! limit, so values of attributes with a form of their own (`ip`, `path`, `host`, `method`, `priority`) are checked
-//! like those of `match`. Other attributes may have any text; lint warns about some of them.
+//! like those of `match`, and so are digests of API keys. Other attributes may have any text; lint warns about some of
+//! them.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::access_lists::parse_digest;
 use super::diagnostics::quoted;
 use super::glob::Glob;
 use super::match_reader::normal_text;
 use super::rule::{Alternatives, By};
-use super::subject::{push_value, split_subject};
+use super::subject::{digest_text, push_value, split_subject};
 use super::values::networks::{cut_error, cut_to, reject_nat64};
 use super::values::{self, methods};
 use crate::request::{PRIORITY, normalize_method};
@@ -51,6 +53,11 @@ fn normalize_value<'t>(text: &'t str, names: &Alternatives, ipv6_prefix: u8) -> 
     }
     if text.trim() != text {
         return Err("which has white space at an end; remove it".into());
+    }
+    if contains_name(names, "api_key")
+        && let Some(digest) = parse_digest(text)
+    {
+        return Ok(digest_text(&digest?).into());
     }
     const NO_ADDRESS: &str = "which is no address; write one such as 192.0.2.7";
     if contains_name(names, "ip") {
@@ -203,6 +210,10 @@ mod tests {
             ("user", "ada ", "white space"),
             ("user", "", "is empty"),
             ("org, user", "acme,", "is empty"),
+            ("api_key", "sha256:ab12", "is no SHA-256; write sha256: and 64 hex digits"),
+            ("api_key|ip", "SHA256:", "is no SHA-256"),
+            ("user|api_key", &format!("sha256:{}", "g".repeat(64)), "is no SHA-256"),
+            ("org, api_key", &format!("acme,sha256:{}", "a".repeat(63)), "is no SHA-256"),
             ("ip, path", "192.0.2.7,/a/*", "take no patterns"),
         ] {
             wrong(names, text, cure);
@@ -221,6 +232,7 @@ mod tests {
             ("method", "get", "GET"),
             ("priority", "critical", "critical"),
             ("org, user", "acme, ada", "acme,ada"),
+            ("api_key", &format!("SHA256:{}", "AB".repeat(32)), &format!("sha256:{}", "ab".repeat(32))),
         ] {
             let found = normalize_subject(text, &by(names), 64);
             assert_eq!(found.as_deref(), Ok(want), "{names}");

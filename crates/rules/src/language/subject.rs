@@ -85,7 +85,8 @@ fn looks_like_other_kind(value: &str) -> bool {
     value.starts_with("sha256:") || value.parse::<IpAddr>().is_ok()
 }
 
-fn digest_text(digest: &[u8; 32]) -> String {
+/// The digest of a key as an operator writes it.
+pub(super) fn digest_text(digest: &[u8; 32]) -> String {
     let digits = digest.iter().map(|byte| format!("{byte:02x}"));
     format!("sha256:{}", digits.collect::<String>())
 }

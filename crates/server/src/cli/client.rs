@@ -1,6 +1,8 @@
 //! The HTTP client of the command line: one request, one connection.
 
+use std::fmt;
 use std::io;
+use std::str::FromStr;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, HOST};
@@ -23,19 +25,89 @@ pub(super) struct CliResponse {
     pub(super) body: String,
 }
 
-/// Posts JSON to `path` of the server at `url`.
-pub(super) fn post(url: &str, path: &str, body: &str) -> io::Result<CliResponse> {
+/// Where a server listens.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum ServerAddress {
+    /// Host and port.
+    Tcp(String),
+    /// The path of a socket.
+    Unix(String),
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerAddress::Tcp(host) => f.write_str(host),
+            ServerAddress::Unix(socket) => write!(f, "unix:{socket}"),
+        }
+    }
+}
+
+/// Why a text is not the address of a server. The text may hold a password and is not repeated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(super) enum ServerAddressError {
+    #[error("is empty; {FORMS}")]
+    Empty,
+    #[error("has another scheme than http; {FORMS}")]
+    Scheme,
+    #[error("has a user or a password, which no server asks for; remove what stands before `@`")]
+    Password,
+    #[error("has a path; write the server alone, such as http://host:port")]
+    Path,
+    #[error("is no address of a server; {FORMS}, and an IPv6 address in brackets: [::1]:8080")]
+    Host,
+}
+
+const FORMS: &str = "write http://host:port, host:port, a port or unix:path";
+
+impl FromStr for ServerAddress {
+    type Err = ServerAddressError;
+
+    /// From a URL, `host:port`, a port of this machine, or `unix:path`.
+    fn from_str(url: &str) -> Result<Self, ServerAddressError> {
+        if let Some(socket) = url.strip_prefix("unix:") {
+            return Ok(ServerAddress::Unix(socket.to_owned()));
+        }
+        let host = match url.split_once("://") {
+            Some((scheme, host)) if scheme.eq_ignore_ascii_case("http") => host,
+            Some(_) => return Err(ServerAddressError::Scheme),
+            None => url,
+        };
+        let host = host.trim_end_matches('/');
+        if host.is_empty() {
+            return Err(ServerAddressError::Empty);
+        }
+        if host.contains('@') {
+            return Err(ServerAddressError::Password);
+        }
+        if host.contains(['/', '?', '#']) {
+            return Err(ServerAddressError::Path);
+        }
+        let is_port = |text: &str| text.parse::<u16>().is_ok();
+        if is_port(host.strip_prefix(':').unwrap_or(host)) {
+            return Ok(ServerAddress::Tcp(format!("127.0.0.1:{}", host.trim_start_matches(':'))));
+        }
+        let (name, port) = host.rsplit_once(':').filter(|(_, port)| is_port(port)).unwrap_or((host, "80"));
+        let bracketed = name.starts_with('[') && name.ends_with(']');
+        if !bracketed && name.contains(':') || name.contains(char::is_whitespace) {
+            return Err(ServerAddressError::Host);
+        }
+        Ok(ServerAddress::Tcp(format!("{name}:{port}")))
+    }
+}
+
+/// Posts JSON to `path` of a server.
+pub(super) fn post(server: &ServerAddress, path: &str, body: &str) -> io::Result<CliResponse> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let response = async { tokio::time::timeout(TIMEOUT, post_to(url, path, body)).await? };
+    let response = async { tokio::time::timeout(TIMEOUT, post_to(server, path, body)).await? };
     runtime.block_on(response)
 }
 
-async fn post_to(url: &str, path: &str, body: &str) -> io::Result<CliResponse> {
-    if let Some(socket) = url.strip_prefix("unix:") {
-        return exchange(UnixStream::connect(socket).await?, "localhost", path, body).await;
+async fn post_to(server: &ServerAddress, path: &str, body: &str) -> io::Result<CliResponse> {
+    match server {
+        ServerAddress::Tcp(host) => exchange(TcpStream::connect(host).await?, host, path, body).await,
+        ServerAddress::Unix(socket) => exchange(UnixStream::connect(socket).await?, "localhost", path, body).await,
     }
-    let host = host(url)?;
-    exchange(TcpStream::connect(&host).await?, &host, path, body).await
 }
 
 async fn exchange<S>(stream: S, host: &str, path: &str, body: &str) -> io::Result<CliResponse>
@@ -52,30 +124,6 @@ where
     Ok(CliResponse { status, body: String::from_utf8_lossy(&body.to_bytes()).into_owned() })
 }
 
-/// Host and port of a server: from a URL, `host:port`, or a port of this machine.
-fn host(url: &str) -> io::Result<String> {
-    let host = match url.split_once("://") {
-        Some(("http", host)) => host.trim_end_matches('/'),
-        Some(_) => {
-            return Err(invalid_input("write http://host:port, host:port, a port or unix:path"));
-        }
-        None => url,
-    };
-    let is_port = |text: &str| text.parse::<u16>().is_ok();
-    let port = host.strip_prefix(':').unwrap_or(host);
-    if is_port(port) {
-        return Ok(format!("127.0.0.1:{port}"));
-    }
-    match host.rsplit_once(':') {
-        Some((_, port)) if is_port(port) => Ok(host.to_owned()),
-        _ => Ok(format!("{host}:80")),
-    }
-}
-
-fn invalid_input(reason: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, reason)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +131,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Reads one request of a client and writes `response`.
-    fn serve_once(response: &'static str) -> u16 {
+    fn serve_once(response: &'static str) -> ServerAddress {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
@@ -92,7 +140,7 @@ mod tests {
             let _ = stream.read(&mut request).unwrap();
             stream.write_all(response.as_bytes()).unwrap();
         });
-        port
+        ServerAddress::Tcp(format!("127.0.0.1:{port}"))
     }
 
     #[test]
@@ -101,30 +149,53 @@ mod tests {
             "HTTP/1.1 429 Too Many Requests\r\ncontent-length: 2\r\n\r\n{}",
             "HTTP/1.1 429 Too Many Requests\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
         ] {
-            let response = post(&serve_once(response).to_string(), "/", "{}").unwrap();
+            let response = post(&serve_once(response), "/", "{}").unwrap();
             assert_eq!(response, CliResponse { status: 429, body: "{}".into() });
         }
         for response in ["nonsense\r\n\r\n", "HTTP/1.1 2\r\n\r\n", ""] {
-            assert!(post(&serve_once(response).to_string(), "/", "{}").is_err(), "{response}");
+            assert!(post(&serve_once(response), "/", "{}").is_err(), "{response}");
         }
     }
 
+    /// A path became part of the host, whose name was looked up, and the error repeated a password.
     #[test]
-    fn a_url_with_another_scheme_is_rejected() {
-        assert!(post("ftp://x", "/", "").is_err());
+    fn a_url_that_names_no_server_is_rejected() {
+        use ServerAddressError::{Empty, Host, Password, Path, Scheme};
+        for (url, want) in [
+            ("", Empty),
+            ("http://", Empty),
+            ("http:///", Empty),
+            ("ftp://x", Scheme),
+            ("https://planted@x", Scheme),
+            ("http://user:planted@x:8080", Password),
+            ("user:planted@x", Password),
+            ("http://user:planted@x/path", Password),
+            ("http://x:8080/v1/check", Path),
+            ("x:8080/?a", Path),
+            ("x?a", Path),
+            ("::1", Host),
+            ("x:99999", Host),
+            ("x y", Host),
+        ] {
+            assert_eq!(url.parse::<ServerAddress>(), Err(want), "{url}");
+            assert!(!want.to_string().contains("planted"));
+        }
     }
 
     #[test]
     fn a_server_address_has_the_forms_of_a_listener_address() {
         for (url, want) in [
             ("http://tidegate.internal/", "tidegate.internal:80"),
+            ("HTTP://tidegate.internal:8080//", "tidegate.internal:8080"),
             ("http://127.0.0.1:8080", "127.0.0.1:8080"),
-            ("localhost:8080", "localhost:8080"),
+            ("localhost:8080/", "localhost:8080"),
             ("[::1]:8080", "[::1]:8080"),
+            ("[::1]", "[::1]:80"),
             ("8080", "127.0.0.1:8080"),
             (":8080", "127.0.0.1:8080"),
+            ("unix:/run/a b@c", "unix:/run/a b@c"),
         ] {
-            assert_eq!(host(url).unwrap(), want, "{url}");
+            assert_eq!(url.parse::<ServerAddress>().unwrap().to_string(), want, "{url}");
         }
     }
 }

@@ -3,13 +3,16 @@
 use tidegate::Limiter;
 use tidegate_core::store::Capabilities;
 
-use super::{CommandResult, Exit, ExplainArgs, OutputFormat, fails, print_line};
+use super::{CommandResult, Exit, ExplainArgs, OutputFormat, fails, print_error, print_line};
 use crate::decider::{InputError, check_names};
 use crate::edges::common::check_body::{CheckBody, parse_check};
 use crate::edges::http::explain;
 use crate::policy::watcher;
 
 pub(super) fn run(args: &ExplainArgs) -> CommandResult {
+    if args.rules.is_none() {
+        print_error("no rules are given, so these are the built-in ones; name yours with --rules");
+    }
     let policy = watcher::load_policy(args.rules.as_deref(), Capabilities::UNKNOWN).map_err(fails(Exit::BadConfig))?;
     let body = args.request.body();
     let invalid = |bad: InputError| (Exit::Usage, format!("{}: {}", bad.field, bad.reason));

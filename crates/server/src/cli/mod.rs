@@ -121,7 +121,7 @@ struct ExplainArgs {
 #[derive(Args, Debug)]
 struct CheckArgs {
     /// The server: http://host:port, host:port, a port on this machine, or unix:path
-    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(long, env = "TIDEGATE_URL", default_value = "http://127.0.0.1:8080", hide_env_values = true)]
     url: String,
 
     #[command(flatten)]
@@ -205,7 +205,15 @@ fn bad_settings(error: ConfigError) -> (Exit, String) {
 }
 
 pub(crate) fn run(cli: Cli) -> Exit {
-    let result = match cli.command {
+    let checked = check_environment().map_err(|error| bad_settings(error.into()));
+    checked.and_then(|()| run_command(cli.command)).unwrap_or_else(|(exit, text)| {
+        print_error(text);
+        exit
+    })
+}
+
+fn run_command(command: Command) -> CommandResult {
+    match command {
         Command::Serve(args) => serve::run(*args),
         Command::Lint(args) => Ok(lint::run(&args)),
         Command::Doctor(args) => doctor::run(args),
@@ -217,16 +225,11 @@ pub(crate) fn run(cli: Cli) -> Exit {
             print_line(tidegate_rules::schema());
             Ok(Exit::Done)
         }
-    };
-    result.unwrap_or_else(|(exit, text)| {
-        print_error(text);
-        exit
-    })
+    }
 }
 
 /// The settings in `layer`, and those of the file below it.
 fn merged_settings(layer: SettingsLayer, file: Option<&Path>) -> Result<SettingsLayer, ConfigError> {
-    check_environment()?;
     let below = file.map(SettingsLayer::read).transpose()?.unwrap_or_default();
     Ok(layer.merged_over(below))
 }

@@ -2,12 +2,14 @@
 
 use serde_json::Value;
 
-use super::{CheckArgs, CommandResult, Exit, OutputFormat, client, print_error, print_line};
+use super::client::{self, ServerAddress};
+use super::{CheckArgs, CommandResult, Exit, OutputFormat, print_error, print_line};
 
 /// Sends the request and prints the decision. Exits with 75 if it is denied.
 pub(super) fn run(args: &CheckArgs, path: &str) -> CommandResult {
-    let response = client::post(&args.url, path, &args.request.body());
-    let response = response.map_err(|error| (Exit::Unreachable, format!("{}: {error}", args.url)))?;
+    let server = args.url.parse::<ServerAddress>().map_err(|error| (Exit::Usage, format!("--url {error}")))?;
+    let response = client::post(&server, path, &args.request.body());
+    let response = response.map_err(|error| (Exit::Unreachable, format!("{server}: {error}")))?;
     let decision: Value = serde_json::from_str(&response.body).unwrap_or(Value::Null);
     match args.request.output {
         OutputFormat::Json => print_line(&response.body),

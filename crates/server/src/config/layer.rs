@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::de::{DeserializeOwned, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use tidegate_rules::suggest_name;
 
 use super::quantity::{file_millis, file_seconds, millis, seconds};
 use super::{ByteSize, ConfigError, EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
@@ -226,13 +227,30 @@ fn read_yaml<T: DeserializeOwned>(text: &str) -> Result<T, serde_saphyr::Error> 
     serde_saphyr::from_str_with_options(text, options)
 }
 
+/// The text for an error, without the names of functions that the parser advises its callers to use.
+fn describe(error: &serde_saphyr::Error) -> String {
+    match error {
+        serde_saphyr::Error::SerdeUnknownField { field, expected, location } => {
+            let advice = match suggest_name(field, expected) {
+                Some(near) => format!("write `{near}`?"),
+                None => "remove it; `tidegate serve --help` lists the settings".to_owned(),
+            };
+            format!("line {}: `{}` is no setting; {advice}", location.line(), field.escape_debug())
+        }
+        serde_saphyr::Error::MultipleDocuments { location, .. } => {
+            format!("line {}: begins a second document; write all settings in one, without `---`", location.line())
+        }
+        other => other.to_string(),
+    }
+}
+
 impl SettingsLayer {
     /// Reads a settings file.
     pub(crate) fn read(file: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(file)
             .map_err(|source| ConfigError::Unreadable { file: file.to_owned(), source })?;
         let malformed = |reason| ConfigError::Malformed { file: file.to_owned(), reason };
-        let layer = read_yaml(&text).map_err(|error| malformed(error.to_string()))?;
+        let layer = read_yaml(&text).map_err(|error| malformed(describe(&error)))?;
         // A template whose variable is empty writes this. Treated as "not given", it would open a listener.
         let values: BTreeMap<String, serde_json::Value> = read_yaml(&text).unwrap_or_default();
         let is_empty = |value: &serde_json::Value| value.is_null() || value == "";

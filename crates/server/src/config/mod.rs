@@ -38,7 +38,7 @@ pub(crate) use self::layer::SettingsLayer;
 pub(crate) use self::listen_address::{EndpointAddress, ListenAddress};
 pub(crate) use self::listener_options::{ConnectionAge, ListenerTlsFiles};
 pub(crate) use self::quantity::{ByteSize, millis};
-use self::store_choice::UnknownStoreError;
+use self::store_choice::StoreUrlError;
 pub(crate) use self::store_choice::{StoreChoice, StoreUrl};
 pub(crate) use self::values::{EnvoyHeaders, LogFormat, LogLevel, LogSubjects, ResetFormat};
 
@@ -129,7 +129,7 @@ pub(crate) enum ConfigError {
     Malformed { file: PathBuf, reason: String },
     /// A store of an unknown kind.
     #[error(transparent)]
-    UnknownStore(#[from] UnknownStoreError),
+    UnknownStore(#[from] StoreUrlError),
     /// A variable that looks like a setting but is not.
     #[error(transparent)]
     Variable(#[from] UnknownVariableError),

@@ -46,7 +46,7 @@ pub(crate) enum StoreChoice {
 }
 
 impl StoreChoice {
-    pub(crate) fn from_url(url: Option<StoreUrl>) -> Result<Self, UnknownStoreError> {
+    pub(crate) fn from_url(url: Option<StoreUrl>) -> Result<Self, StoreUrlError> {
         let Some(url) = url else {
             return Ok(StoreChoice::Memory);
         };
@@ -55,7 +55,8 @@ impl StoreChoice {
             "redis" | "rediss" | "redis+sentinel" | "rediss+sentinel" | "redis+cluster" | "rediss+cluster" | "unix" => {
                 Ok(StoreChoice::Redis(url))
             }
-            found => Err(UnknownStoreError(found.to_owned())),
+            _ if url.0.is_empty() => Err(StoreUrlError::Empty),
+            found => Err(StoreUrlError::Unknown(found.to_owned())),
         }
     }
 
@@ -68,17 +69,27 @@ impl StoreChoice {
     }
 }
 
-/// A store of an unknown kind.
+/// Why a URL names no store.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "store `{0}` is unknown; write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
-     redis+cluster://HOST:PORT or unix:PATH, and rediss instead of redis for TLS"
-)]
-pub(crate) struct UnknownStoreError(String);
+pub(crate) enum StoreUrlError {
+    #[error("--store is empty; {FORMS}")]
+    Empty,
+    #[error("store `{0}` is unknown; {FORMS}")]
+    Unknown(String),
+}
+
+const FORMS: &str = "write memory, redis://HOST:PORT, redis+sentinel://HOST,HOST,HOST/NAME, \
+    redis+cluster://HOST:PORT or unix:PATH, and rediss instead of redis for TLS";
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_empty_url_is_reported_as_empty() {
+        let error = StoreChoice::from_url(Some(StoreUrl::from(String::new()))).unwrap_err().to_string();
+        assert!(error.starts_with("--store is empty; write memory, redis://HOST:PORT, "), "{error}");
+    }
 
     #[test]
     fn an_error_never_contains_a_password() {

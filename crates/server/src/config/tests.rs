@@ -89,6 +89,20 @@ fn a_name_without_a_value_is_an_error() {
     assert!(read_file("").is_ok() && read_file("http: 8080").is_ok());
 }
 
+/// The error named a function of the parser, or listed all settings.
+#[test]
+fn an_error_of_a_file_says_what_to_write() {
+    for (text, want) in [
+        ("http: 8080\nmemory_capp: 1GiB\n", "line 2: `memory_capp` is no setting; write `memory_cap`?"),
+        ("memory-cap: 1GiB\n", "line 1: `memory-cap` is no setting; write `memory_cap`?"),
+        ("colour: red\n", "line 1: `colour` is no setting; remove it; `tidegate serve --help` lists the settings"),
+        ("http: 8080\n---\nresp: 6379\n", "begins a second document; write all settings in one, without `---`"),
+    ] {
+        let error = read_file(text).unwrap_err().to_string();
+        assert!(error.ends_with(want), "{text}: {error}");
+    }
+}
+
 #[test]
 fn a_switch_is_true_or_false() {
     assert_eq!(read_file("shadow: true").unwrap().shadow, Some(true));

@@ -144,13 +144,13 @@ impl Decider {
         if self.limiter.store().never_wait() { MaybeReady::poll_now(work) } else { MaybeReady::boxed(work) }
     }
 
-    /// Decides one request. `again` is the request once more, for the log.
+    /// Decides one request. `request_for_log` is the request once more, for the log.
     pub(crate) async fn check<'a>(
         &self,
         id: &DecisionId,
         request: Request<'_>,
         options: CheckOptions,
-        again: impl FnOnce() -> Option<Request<'a>>,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<Checked, DecideError> {
         self.validate(&request)?;
         let edge = request.edge;
@@ -162,7 +162,7 @@ impl Decider {
         };
         self.metrics.record_duration(edge, started.elapsed());
         let decision = decision?;
-        let receipt = self.conclude(id, edge, &decision, options, again);
+        let receipt = self.conclude(id, edge, &decision, options, request_for_log);
         Ok(Checked { decision, receipt })
     }
 
@@ -206,23 +206,23 @@ impl Decider {
         edge: Edge,
         decision: &Decision,
         options: CheckOptions,
-        again: impl FnOnce() -> Option<Request<'a>>,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Option<String> {
         if options.scope == ChargeScope::Nothing {
             return None;
         }
-        self.log_denials(id, edge, (decision, DenialScope::All), again);
+        self.log_denials(id, edge, (decision, DenialScope::All), request_for_log);
         if options.receipt { self.receipt(decision) } else { None }
     }
 
-    /// Decides one request of Envoy. `request` is its native form and `again` the same once more, for the log.
+    /// Decides one request of Envoy. `request` is its native form and `request_for_log` the same once more, for the log.
     pub(crate) async fn check_described<'v, 'a>(
         &self,
         view: &'v DeciderView<'_>,
         (described, request): (&DescribedRequest<'_>, Request<'_>),
         identity: ClientIdentity,
         options: DescriptorOptions,
-        again: impl FnOnce() -> Option<Request<'a>>,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<CheckedDescriptors<'v>, DecideError> {
         let edge = request.edge;
         self.require_config(edge)?;
@@ -235,7 +235,7 @@ impl Decider {
         self.metrics.record_duration(edge, took);
         let (id, response) = (self.next_id(), response?);
         let scope = if response.over_limit { DenialScope::All } else { DenialScope::Shadow };
-        self.log_denials(&id, edge, (&response.decision, scope), again);
+        self.log_denials(&id, edge, (&response.decision, scope), request_for_log);
         Ok(CheckedDescriptors { id, response, took })
     }
 
@@ -263,7 +263,7 @@ impl Decider {
         id: &DecisionId,
         request: Request<'_>,
         (ttl, receipt): (Nanos, bool),
-        again: impl FnOnce() -> Option<Request<'a>>,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<AcquireOutcome, DecideError> {
         self.validate(&request)?;
         let edge = request.edge;
@@ -279,7 +279,7 @@ impl Decider {
                 limits,
             },
             Acquired::Denied(decision) => {
-                self.log_denials(id, edge, (&decision, DenialScope::All), again);
+                self.log_denials(id, edge, (&decision, DenialScope::All), request_for_log);
                 AcquireOutcome::Denied(decision)
             }
             Acquired::Full(denial) => {
@@ -319,7 +319,7 @@ impl Decider {
         id: &DecisionId,
         request: Request<'_>,
         ttl: Nanos,
-        again: impl FnOnce() -> Option<Request<'a>>,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<Reservation, DecideError> {
         self.validate(&request)?;
         let edge = request.edge;
@@ -327,7 +327,7 @@ impl Decider {
         let reservation = self.limiter.reserve(request, ttl.duration()).await;
         self.metrics.record_duration(edge, started.elapsed());
         let reservation = reservation?;
-        self.log_denials(id, edge, (&reservation.decision, DenialScope::All), again);
+        self.log_denials(id, edge, (&reservation.decision, DenialScope::All), request_for_log);
         Ok(reservation)
     }
 

@@ -1,4 +1,5 @@
-//! The edges: each speaks one protocol, calls the limiter, and knows neither stores nor other edges.
+//! The edges: each parses one protocol, makes one call to the `Decider` and renders the decision. No edge knows stores or
+//! other edges.
 
 pub(crate) mod admin;
 pub(crate) mod common;

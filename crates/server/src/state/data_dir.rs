@@ -32,7 +32,7 @@ pub(crate) fn create_dir(folder: &Path) -> Result<(), String> {
 
 /// The secret in the file of `--secret-file`, or why the file does not contain one.
 pub(crate) fn read_secret_file(file: &Path) -> Result<Secret, String> {
-    let error_message = |reason: String| format!("{}: {reason}", file.display());
+    let error_message = |reason: String| format!("--secret-file {}: {reason}", file.display());
     let bytes = fs::read(file).map_err(|error| error_message(error.to_string()))?;
     Secret::from_bytes(&bytes).map_err(|error| error_message(error.to_string()))
 }

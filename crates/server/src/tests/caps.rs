@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::resilience::ResilienceSettings;
 use tidegate::stores::memory::MAX_RESERVED_CHARGES;
-use tidegate::{MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, MAX_PENDING_SETTLEMENTS};
+use tidegate::{MAX_ADAPTIVE_PERMITS, MAX_ADAPTIVE_SUBJECTS, MAX_COUNTED_TICKETS, PENDING_SETTLEMENTS_CAP_PART};
 use tidegate_core::store::Reserve;
 
 use crate::edges::{common, envoy, http, resp};
@@ -123,10 +123,15 @@ fn open_state_caps() -> Vec<CapRow> {
         (
             edge,
             "open reservations whose expiry a node watches",
-            format_count(MAX_PENDING_SETTLEMENTS),
+            format!("1/{PENDING_SETTLEMENTS_CAP_PART} of {}", flag("memory-cap")),
             "the estimate is refunded with the next reservation",
         ),
-        (edge, "settlements pending for the store", format_count(MAX_PENDING_SETTLEMENTS), "503"),
+        (
+            edge,
+            "settlements pending for the store",
+            format!("1/{PENDING_SETTLEMENTS_CAP_PART} of {}", flag("memory-cap")),
+            "503",
+        ),
         (
             edge,
             "open permits of a shared store in a node's mirror",

@@ -44,7 +44,22 @@ fn usage_errors_end_with_2_and_a_hint() {
         check(&["serve", "--admin-host", names], 2, "which is no name");
     }
     check(&["serve", "--memory-cap", "1MiB"], 2, "below 16MiB");
+    check(&["serve", "--store", ""], 2, "--store is empty; write memory");
+    check(&["try", "--url", ""], 2, "--url is empty; write http://host:port");
+    let out = run(&["peek", "--url", "http://ada:hunter2@127.0.0.1:1"]);
+    assert_eq!(out.status.code(), Some(2));
+    assert!(!String::from_utf8(out.stderr).unwrap().contains("hunter2"));
     check(&["--version"], 0, "tidegate");
+}
+
+/// The errors named the file and not the flag.
+#[test]
+fn an_error_of_a_secret_file_names_the_flag() {
+    for flag in ["--admin-token-file", "--secret-file", "--resp-password-file"] {
+        let listeners = ["serve", "--http", "off", "--grpc", "off", "--admin", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
+        let file = [flag, "/no/such/file"];
+        check(&[&listeners[..], &file].concat(), 78, &format!("{flag} /no/such/file: No such file"));
+    }
 }
 
 #[test]
@@ -107,6 +122,7 @@ fn missing_rules_and_tiers_are_reported_accurately() {
 #[test]
 fn explain_needs_no_server() {
     check(&["explain", "--attr", "ip=192.0.2.1", "-a", "path=/login"], 0, "login");
+    check(&["explain", "-a", "path=/login"], 0, "no rules are given, so these are the built-in ones");
     let out = check(&["explain", "--output", "json", "-a", "path=/x"], 0, "unmatched");
     assert!(serde_json::from_str::<serde_json::Value>(&out).is_ok());
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -234,12 +250,15 @@ fn the_server_listens_on_unix_sockets_and_removes_them() {
 
 /// A misspelt variable was ignored: built-in rules ran instead of the operator's, and counters were not shared.
 #[test]
-fn an_unknown_variable_stops_the_start() {
+fn an_unknown_variable_stops_every_command() {
     for (command, name, near) in [
         ("serve", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
         ("serve", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
         ("serve", "TIDEGATE_MAX_COLOUR", "lists the settings"),
         ("doctor", "TIDEGATE_STOER", "write `TIDEGATE_STORE`?"),
+        ("explain", "TIDEGATE_RULLES", "write `TIDEGATE_RULES`?"),
+        ("try", "TIDEGATE_URI", "write `TIDEGATE_URL`?"),
+        ("peek", "TIDEGATE_URI", "write `TIDEGATE_URL`?"),
     ] {
         let mut tidegate = Command::new(BINARY);
         let output = tidegate.arg(command).env(name, "x").output().unwrap();

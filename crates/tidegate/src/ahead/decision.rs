@@ -84,7 +84,7 @@ fn is_lenient(charge: &Charge<'_>) -> bool {
 }
 
 /// Whether any charge of the set may be decided here.
-pub(super) fn is_ahead(set: &ChargeSet<'_>) -> bool {
+pub(super) fn may_decide_ahead(set: &ChargeSet<'_>) -> bool {
     set.charges.iter().any(|charge| is_leased(charge) || is_lenient(charge))
 }
 

@@ -10,7 +10,7 @@ use tidegate_core::store::{
 };
 use tidegate_core::units::Nanos;
 
-use super::decision::{SplitSet, Undecided, is_ahead};
+use super::decision::{SplitSet, Undecided, may_decide_ahead};
 use super::leased_counter::LeaseAttempt;
 use super::{Ahead, AheadInner, BackingStore};
 use crate::runtime::{InFlightGuard, Runtime, join_all, within};
@@ -44,14 +44,14 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         {
             self.table.record_views(set, outcome, sent, self.runtime.now());
         }
-        if is_ahead(set) {
+        if may_decide_ahead(set) {
             self.start_task();
         }
     }
 
     /// Decides what can be decided of a set, and draws leases.
     fn decide<'a>(self: &Arc<Self>, set: &ChargeSet<'a>, attempt: LeaseAttempt) -> Result<Outcome, Undecided<'a>> {
-        if !is_ahead(set) {
+        if !may_decide_ahead(set) {
             return Err(Undecided::Remote);
         }
         // Units counted for the only charge of a set are never returned.

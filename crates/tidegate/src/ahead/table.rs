@@ -77,13 +77,13 @@ impl EntryState {
     }
 }
 
-/// The entries of some counters.
-pub(super) struct TableBucket {
+/// The entries of the counters of one bucket of the table.
+pub(super) struct AheadEntries {
     entries: Vec<CounterEntry>,
     max_entries: usize,
 }
 
-impl TableBucket {
+impl AheadEntries {
     fn states(&mut self, counter: u128) -> impl Iterator<Item = &mut EntryState> {
         let own = self.entries.iter_mut().filter(move |entry| entry.counter == counter);
         own.map(|entry| &mut entry.state)
@@ -152,7 +152,7 @@ impl TableBucket {
 
 /// All buckets, and when they are due.
 pub(super) struct AheadTable {
-    buckets: Box<[Mutex<TableBucket>]>,
+    buckets: Box<[Mutex<AheadEntries>]>,
     /// The buckets with leases and views. Lock order: locked before a bucket, never after.
     deadlines: Mutex<DeadlineQueue>,
     next_id: AtomicU64,
@@ -170,7 +170,7 @@ impl AheadTable {
     /// A table of about `max_entries` entries.
     pub(super) fn new(max_entries: usize) -> Self {
         let bucket_size = max_entries.clamp(1, BUCKET_SIZE);
-        let bucket = |_| Mutex::new(TableBucket { entries: Vec::new(), max_entries: bucket_size });
+        let bucket = |_| Mutex::new(AheadEntries { entries: Vec::new(), max_entries: bucket_size });
         AheadTable {
             buckets: (0..(max_entries / bucket_size).max(1)).map(bucket).collect(),
             deadlines: Mutex::default(),
@@ -184,7 +184,7 @@ impl AheadTable {
     }
 
     /// The bucket of a counter, locked.
-    pub(super) fn bucket(&self, counter: u128) -> MutexGuard<'_, TableBucket> {
+    pub(super) fn bucket(&self, counter: u128) -> MutexGuard<'_, AheadEntries> {
         self.buckets[self.index(counter)].lock()
     }
 

@@ -150,8 +150,9 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
         LimiterBuilder { rules, secret, clock, memory_cap, enforcement, observers, new_id }
     }
 
-    /// Another cap than 1 GiB on the memory of counters. Permits take up to a sixteenth as much besides. At the cap new
-    /// clients share counters and are denied together; a live counter is never evicted.
+    /// Another cap than 1 GiB on the memory of counters. Permits take up to a sixteenth as much besides, and tracked
+    /// reservations a thirty-second. At the cap new clients share counters and are denied together; a live counter is
+    /// never evicted.
     pub fn memory_cap(mut self, bytes: u64) -> Self {
         self.memory_cap = Some(bytes);
         self
@@ -294,7 +295,7 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
             observers: self.observers,
             adaptive: share.map_or_else(Adaptive::default, Adaptive::with_memory_cap),
             open_permits: share.map_or_else(OpenPermitGauge::default, OpenPermitGauge::with_memory_cap),
-            settlement_retries: SettlementRetries::default(),
+            settlement_retries: SettlementRetries::with_memory_cap(self.memory_cap.unwrap_or(DEFAULT_CAP)),
             new_id: self.new_id,
         })
     }

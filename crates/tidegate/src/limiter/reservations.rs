@@ -141,7 +141,7 @@ impl<S: Store> Limiter<S> {
                     due: now,
                     expires_at: now.plus(receipt.ttl()).plus(receipt.ttl()),
                     actual: Some(actual.clone()),
-                    receipt,
+                    receipt: receipt.pack(),
                 };
                 if !self.settlement_retries.insert(pending) {
                     return Err(error.into());
@@ -166,7 +166,7 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn retry_settlement(&self, pending: &PendingSettlement) {
-        let Ok(settlement) = self.settle_receipt(&pending.receipt, pending.actual.as_ref()).await else {
+        let Ok(settlement) = self.settle_receipt(&pending.receipt.unpack(), pending.actual.as_ref()).await else {
             return;
         };
         match (&pending.actual, settlement) {
@@ -216,7 +216,7 @@ impl<S: Store> LimiterView<'_, S> {
         if !receipt.is_empty() {
             // Without room here, the next reservation of the client refunds the estimate.
             limiter.settlement_retries.insert(PendingSettlement {
-                receipt,
+                receipt: receipt.pack(),
                 due,
                 expires_at: due.plus(Reserve::MAX_TTL),
                 actual: None,

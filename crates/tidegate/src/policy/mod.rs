@@ -92,8 +92,9 @@ impl Policy {
         };
         let unread = self.keys.is_none() && self.rules.keys_file().is_some();
         let is_listed = |name: &str| unread || listed.contains(name);
-        let keys = self.keys.as_deref();
-        lint_with_keys(&self.rules, now, is_listed, |digest| keys?.name_of(digest))
+        // Without a keys file every key is known by its digest.
+        let name_of = |digest: &str| self.keys.as_deref().map_or(Some(""), |keys| keys.name_of(digest));
+        lint_with_keys(&self.rules, now, is_listed, name_of)
     }
 
     /// The digest of these rules: a SHA-256 over the names and texts of their files, wherever the files are
@@ -223,7 +224,8 @@ mod tests {
         DomainConfig { location: SourceLocation { file, line: 0 }, domain: name.to_owned(), descriptors: vec![node] }
     }
 
-    /// A block, an override or a match for a key that is listed under another name has no effect.
+    /// A block, an override or a match for a key that is listed under another name has no effect, nor has an override
+    /// for the digest of a key that is not listed, or a match for any digest.
     #[test]
     fn unlisted_key_names_and_expired_entries_are_warned_about() {
         let text = "version: 1
@@ -232,11 +234,14 @@ keys_file: keys.txt
 block: ['key:bobb', 'key:bob', { match: 192.0.2.1, until: 2020-01-01T00:00:00Z }]
 rules:
   - { name: own, by: api_key|ip, rate: 9/hour, overrides: { bobb: 1/hour, bob: 2/hour, 192.0.2.7: 3/hour } }
-  - { name: hex, by: api_key|ip, rate: 9/hour, overrides: { 'sha256:HEX0': 1/hour, 'sha256:HEX1': 2/hour } }
+  - { name: hex, by: api_key|ip, rate: 9/hour, overrides: { 'sha256:HEX0': 1/hour, 'SHA256:HEX1': 2/hour } }
+  - { name: far, by: [user|api_key, ip], rate: 9/hour, overrides: { 'sha256:HEX2,192.0.2.7': 1/hour } }
   - { name: only, match: { api_key: [bobb, bob, 'b*'] }, by: [api_key, ip], rate: 9/hour }
+  - { name: sha, match: { api_key: 'sha256:HEX1' }, by: api_key, rate: 9/hour }
 ";
-        let (named, unnamed) = ("0".repeat(64), "1".repeat(64));
-        let text = &text.replace("HEX0", &named).replace("HEX1", &unnamed);
+        let (named, unnamed, unlisted) = ("0".repeat(64), "1a".repeat(32), "2".repeat(64));
+        let text = text.replace("HEX0", &named).replace("SHA256:HEX1", &format!("SHA256:{}", unnamed.to_uppercase()));
+        let text = &text.replace("HEX1", &unnamed).replace("HEX2", &unlisted);
         let lines = format!("sha256:{named} free bob\nsha256:{unnamed} free\n");
         let keys = KeyTable::read("keys.txt", lines.as_bytes(), &["free"]).unwrap();
         let policy = Policy::parse(&[SourceFile { name: "r", text }]).unwrap();
@@ -245,17 +250,23 @@ rules:
             warnings.iter().map(ToString::to_string).collect()
         };
         let unread = lint(&policy, 1);
-        assert_eq!(unread, [""; 0], "names are compared when the keys are read");
+        let no_name =
+            "but a match compares names, so that it has no effect; give the key a name in the keys file and write that";
+        let matched = format!("r:10: rule `sha` matches api_key `sha256:{}...`, {no_name}", &unnamed[..53]);
+        assert_eq!(unread, std::slice::from_ref(&matched), "names are compared when the keys are read");
         let warned = lint(&policy.with_keys(keys), 1_600_000_000);
         let effect = "but no keys file lists a key of that name, so that it has no effect; correct the name";
         let renamed = "but the keys file lists that key under a name, so that it has no effect; write `bob`";
+        let unknown = "but the keys file does not list that key, so that it has no effect; correct the digest";
         let ended = "which has ended and has no effect; remove it, or write a later `until`";
         let want = [
             format!("r:4: has in `block` `192.0.2.1` (until 2020-01-01T00:00:00Z), {ended}"),
             format!("r:4: has in `block` `key:bobb`, {effect}"),
             format!("r:6: rule `own` overrides `bobb`, {effect}"),
             format!("r:7: rule `hex` overrides `sha256:{}...`, {renamed}", &named[..53]),
-            format!("r:8: rule `only` matches api_key `bobb`, {effect}"),
+            format!("r:8: rule `far` overrides `sha256:{}...`, {unknown}", &unlisted[..53]),
+            format!("r:9: rule `only` matches api_key `bobb`, {effect}"),
+            matched,
         ];
         assert_eq!(warned, want);
     }

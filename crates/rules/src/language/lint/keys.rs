@@ -1,13 +1,13 @@
-//! Names of API keys in rules and lists that the keys file does not list.
+//! Names and digests of API keys in rules and lists that the keys file does not list.
 //!
 //! The keys file changes and is read separately from the rules, so a name that it does not list yet is not an error.
 
 use std::net::IpAddr;
 
 use super::access_lists::access_lists;
-use crate::language::access_lists::ListedClients;
+use crate::language::access_lists::{ListedClients, parse_digest};
 use crate::language::diagnostics::{Warning, quoted};
-use crate::language::rule::{By, Rule};
+use crate::language::rule::{Alternatives, By, Rule};
 use crate::language::rule_set::RuleSet;
 use crate::language::subject::split_subject;
 
@@ -17,22 +17,32 @@ pub(super) fn check(set: &RuleSet, is_listed: &impl Fn(&str) -> bool, warnings: 
     warnings.extend(unlisted.map(|(_, warning)| warning));
 }
 
-/// Warns about overrides for the digest of a key that has a name: its requests are counted under the name.
+/// Warns about overrides for the digest of a key that the keys file does not list, and of one that has a name: its
+/// requests are counted under the name.
 pub(super) fn check_digests<'k>(
     set: &RuleSet,
     name_of: &impl Fn(&str) -> Option<&'k str>,
     warnings: &mut Vec<Warning>,
 ) {
     for rule in set.native_rules() {
-        visit_overrides(rule, &mut |text, value| {
-            if let Some(name) = name_of(value) {
-                let (text, name) = (quoted(text), quoted(name));
-                let message = format!(
-                    "overrides {text}, but the keys file lists that key under a name, so that it has no effect; \
-                     write {name}"
-                );
-                warnings.push(super::warning(rule, message));
+        visit_overrides(rule, &mut |text, value, _| {
+            if !is_digest(value) {
+                return;
             }
+            let (text, name) = (quoted(text), name_of(value));
+            let message = match name {
+                Some("") => return,
+                Some(name) => format!(
+                    "overrides {text}, but the keys file lists that key under a name, so that it has no effect; \
+                     write {}",
+                    quoted(name)
+                ),
+                None => format!(
+                    "overrides {text}, but the keys file does not list that key, so that it has no effect; correct \
+                     the digest"
+                ),
+            };
+            warnings.push(super::warning(rule, message));
         });
     }
 }
@@ -55,12 +65,15 @@ fn names_with_warnings(set: &RuleSet) -> Vec<(String, Warning)> {
         }
     }
     for rule in set.native_rules() {
-        for name in rule.matching.texts("api_key").flat_map(|texts| &texts.literals) {
+        let literals = rule.matching.texts("api_key").flat_map(|texts| &texts.literals);
+        for name in literals.filter(|text| !is_digest(text)) {
             let message = format!("matches api_key {}, {UNLISTED}", quoted(name));
             names.push((name.to_string(), super::warning(rule, message)));
         }
-        visit_overrides(rule, &mut |text, name| {
-            if !name.starts_with("sha256:") && name.parse::<IpAddr>().is_err() {
+        visit_overrides(rule, &mut |text, name, alternatives| {
+            // Of other alternatives, such as `user`, any text may be a value.
+            let is_key = alternatives.iter().all(|name| matches!(&**name, "api_key" | "ip"));
+            if is_key && !is_digest(name) && name.parse::<IpAddr>().is_err() {
                 let message = format!("overrides {}, {UNLISTED}", quoted(text));
                 names.push((name.to_owned(), super::warning(rule, message)));
             }
@@ -69,17 +82,20 @@ fn names_with_warnings(set: &RuleSet) -> Vec<(String, Warning)> {
     names
 }
 
-/// Visits each override, and the value in it that identifies a key or an address.
-fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str)) {
+/// Whether a text is written as the digest of a key.
+pub(super) fn is_digest(text: &str) -> bool {
+    parse_digest(text).is_some()
+}
+
+/// Visits each override, and the value in it that may identify a key, with the alternatives of that value.
+fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str, &Alternatives)) {
     let By::All(parts) = rule.by() else { return };
     let mut overrides: Vec<_> = rule.overrides.keys().collect();
     overrides.sort_unstable();
     for text in overrides {
         for (value, alternatives) in split_subject(text, parts).iter().zip(parts) {
-            let is_key = alternatives.iter().any(|name| **name == *"api_key")
-                && alternatives.iter().all(|name| matches!(&**name, "api_key" | "ip"));
-            if is_key {
-                each(text, value);
+            if alternatives.iter().any(|name| **name == *"api_key") {
+                each(text, value, alternatives);
             }
         }
     }

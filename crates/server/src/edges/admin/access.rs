@@ -76,7 +76,7 @@ fn has_token(parts: &Parts, expected: &SecretDigest) -> bool {
 }
 
 fn read_token(file: &Path) -> Result<SecretDigest, String> {
-    let token_file_error = |reason: String| format!("{}: {reason}", file.display());
+    let token_file_error = |reason: String| format!("--admin-token-file {}: {reason}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| token_file_error(error.to_string()))?;
     let token = text.trim();
     if token.len() < MIN_SECRET_LEN {

@@ -22,7 +22,7 @@ pub enum KeyFileError {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is empty: it is being rewritten, or it is the wrong file.
+    /// The file is empty or has blank lines only: it is being rewritten, or it is the wrong file.
     #[error("{file}: is empty; if no keys are meant, write a line like `# no keys yet`")]
     Empty {
         /// The file.

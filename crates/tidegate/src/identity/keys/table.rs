@@ -63,11 +63,10 @@ impl KeyTable {
         Some(self.owner(&self.records[at as usize]))
     }
 
-    /// The name under which the key with the digest `sha256:HEX` is listed, if it has one.
+    /// The name under which the key with the digest `sha256:HEX` is listed; empty for a key without one.
     pub fn name_of(&self, digest: &str) -> Option<&str> {
         let hex = digest.strip_prefix("sha256:")?.as_bytes();
-        let owner = self.get(&Digest::from_hex(hex.try_into().ok()?)?)?;
-        Some(owner.name).filter(|name| !name.is_empty())
+        Some(self.get(&Digest::from_hex(hex.try_into().ok()?)?)?.name)
     }
 
     /// The names of all keys, in the order of the file; empty where the file has none.
@@ -168,7 +167,7 @@ impl<'a> KeyTableBuilder<'a> {
     fn read_lines(&mut self, mut reader: impl BufRead) -> Result<(), KeyFileError> {
         let unreadable = |source| KeyFileError::Unreadable { file: self.file.to_owned(), source };
         let mut line = Vec::with_capacity(MAX_LINE_BYTES + 1);
-        let mut total = 0u64;
+        let (mut total, mut is_blank) = (0u64, true);
         for number in 1u32.. {
             line.clear();
             let read = reader.by_ref().take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut line);
@@ -185,12 +184,13 @@ impl<'a> KeyTableBuilder<'a> {
                 self.add_line(number, &line);
             }
             total += length as u64;
+            is_blank &= line.trim_ascii().is_empty();
             if total > MAX_FILE_BYTES {
                 let (file, limit_mib) = (self.file.to_owned(), MAX_FILE_BYTES >> 20);
                 return Err(KeyFileError::TooLarge { file, limit_mib });
             }
         }
-        if total == 0 { Err(KeyFileError::Empty { file: self.file.to_owned() }) } else { Ok(()) }
+        if is_blank { Err(KeyFileError::Empty { file: self.file.to_owned() }) } else { Ok(()) }
     }
 
     fn add_line(&mut self, number: u32, line: &[u8]) {
@@ -310,7 +310,9 @@ mod tests {
 
     #[test]
     fn an_empty_file_is_rejected_as_one_being_written() {
-        check_rejected("", &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"]);
+        for blank in ["", "\n", " \r\n\t\n", "\n\n"] {
+            check_rejected(blank, &["keys.txt: is empty; if no keys are meant, write a line like `# no keys yet`"]);
+        }
     }
 
     #[test]

@@ -108,7 +108,8 @@ impl<C: Clock> MemoryStore<C> {
 
     /// A store that keeps a process that does little else below `bytes` of resident memory.
     pub fn with_cap(clock: C, bytes: u64) -> Self {
-        // An eighth is left for the rest of the process and the allocator.
+        // An eighth is left for the rest of the process, such as permits and reservations that a limiter tracks, and
+        // for the allocator.
         let tables = bytes - bytes / 8;
         let reserve = tables / 16;
         let reservations = max_reserved(tables / 8);

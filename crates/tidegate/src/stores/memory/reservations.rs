@@ -15,7 +15,7 @@ use tidegate_core::units::Nanos;
 use super::MemoryStore;
 use crate::clock::Clock;
 
-/// Maximum of remembered charges of reservations: about 50 MiB of them. A small memory cap allows fewer.
+/// Maximum of remembered charges of reservations: 96 MiB of them. A memory cap below 880 MiB allows fewer.
 pub const MAX_RESERVED_CHARGES: usize = 1 << 18;
 
 /// The number of charges of reservations that can be remembered in `bytes`.
