@@ -187,17 +187,18 @@ async fn inject_one(world: &World, fault: SimFault, until: Nanos) {
 /// Outages until `until`, and restarts of nodes. Where clients send checks, the last outage is long.
 async fn outages_and_restarts(world: &World, until: Nanos) {
     let down = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
-    let (last, shortest) = match world.scenario.work {
-        Work::Checks => (until.since(world.scenario.last_outage()), 200),
-        // Long enough for every breaker to open: then no node gets permits that others renew without the store.
-        Work::Reservations(_) | Work::Permits(_) => (until, 700),
+    let (last, outage, restarts) = match world.scenario.work {
+        Work::Checks => (until.since(world.scenario.last_outage()), (200, 1_200), 200),
+        // Long enough for every breaker to open: then no node gets permits that others renew without the store. Long
+        // enough, too, for a node that restarts in the outage to grant its whole share before and after.
+        Work::Reservations(_) | Work::Permits(_) => (until, (1_200, 2_500), 500),
     };
     loop {
-        let (away, healthy) = world.sim.with_rng(|rng| (rng.between(shortest, 1_200), rng.between(1_300, 3_000)));
+        let (away, healthy) = world.sim.with_rng(|rng| (rng.between(outage.0, outage.1), rng.between(1_300, 3_000)));
         if world.sim.now().plus(Nanos::from_millis(away + healthy)) > last {
             break;
         }
-        restart_some(world, 200);
+        restart_some(world, restarts);
         apply_until(world, down, world.sim.now().plus(Nanos::from_millis(away))).await;
         world.sim.sleep(Nanos::from_millis(healthy / 2)).await;
         restart_some(world, 500);

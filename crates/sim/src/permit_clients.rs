@@ -11,7 +11,7 @@ use crate::executor::NodeRuntime;
 use crate::history::{DecisionRecord, PermitCall, PermitOp, PermitSession};
 use crate::reservation_clients::sealed_id;
 use crate::rng::Rng;
-use crate::scenario::{MAX_SESSION, PermitWork};
+use crate::scenario::PermitWork;
 use crate::world::{NodeLimiter, NodeStore, World, subject_name};
 
 pub(crate) type NodePermitRenewer = PermitRenewer<NodeStore, NodeRuntime>;
@@ -38,7 +38,7 @@ impl PermitPlan {
     fn of(permits: PermitWork, rng: &mut Rng) -> Self {
         let session_time = rng.between(1, 2 * permits.mean_session.get());
         PermitPlan {
-            session_time: Nanos::new(session_time).min(MAX_SESSION),
+            session_time: Nanos::new(session_time).min(permits.max_session),
             dies: rng.chance(150),
             releases_twice: rng.chance(150),
             renews_late: rng.chance(100),

@@ -15,7 +15,6 @@ use tidegate_core::units::Nanos;
 
 pub use self::fault::SimFault;
 pub use self::high_load::ScenarioKind;
-pub(crate) use self::permits::MAX_SESSION;
 pub use self::work::{PermitWork, ReservationWork, Work};
 use crate::rng::Rng;
 

@@ -215,7 +215,7 @@ impl Oracle<'_> {
                     return Some(format!("must be {all:?}"));
                 }
             }
-            ReservationEventKind::Charged => {
+            ReservationEventKind::Charged { .. } => {
                 for change in &event.changes {
                     self.counter(change, now).spend(change.units, now);
                 }

@@ -15,7 +15,7 @@ use tidegate_core::units::Nanos;
 use super::bounds::{limit_plus_shares, scaled, segments, shares_limit};
 use super::{BrokenPromise, CheckCase, reservation_oracle};
 use crate::history::{ReservationCall, ReserveReply, SettleCall};
-use crate::model::{ReservationEvent, ReservationEventKind};
+use crate::model::{OpKind, ReservationEvent, ReservationEventKind};
 use crate::reservation_clients::RESERVATION_SWEEP_INTERVAL;
 use crate::scenario::{ReservationWork, SimFault};
 
@@ -385,17 +385,80 @@ fn miscounted(case: &CheckCase<'_>) -> Option<String> {
     counters.find_map(|counter| {
         let (mut least, mut max) = (0, 0);
         for call in calls_of(case, counter) {
-            let (low, high) = charge_range(case, call);
+            let (low, high) = charge_range(case, counter, call);
             (least, max) = (least + low, max + high);
         }
+        max += charged_again(case, counter);
         let charged = last.used[counter];
         let wrong = charged < least || charged > max;
         wrong.then(|| format!("counter {counter}: {charged} charged, {least} to {max} used"))
     })
 }
 
+/// Units of write-backs that the store may have charged twice. A write-back has no id: if its reply does not
+/// arrive, the node charges the units once more. Each such unit is in the log twice, the second time after the
+/// first, by the same node.
+fn charged_again(case: &CheckCase<'_>, counter: usize) -> u64 {
+    let mut unacknowledged: BTreeMap<usize, u64> = BTreeMap::new();
+    let mut again = 0;
+    for event in &case.history.reservation_events {
+        let ReservationEventKind::Charged { acknowledged } = event.kind else {
+            continue;
+        };
+        let of_counter = event.changes.iter().filter(|change| change.counter == case.history.counters[counter]);
+        let units: u64 = of_counter.map(|change| change.units).sum();
+        let open = unacknowledged.entry(event.node).or_default();
+        let repeated = units.min(*open);
+        (again, *open) = (again + repeated, *open - repeated);
+        *open += if acknowledged { 0 } else { units };
+    }
+    again
+}
+
+/// The maximum that may be charged for a call that its node holds by itself: the estimate, and what was used
+/// beyond it. The refund of what was not used is sent once, and not at all to a store that is unavailable when the
+/// reservation ends: the store has performed it, or it is lost.
+fn max_held_by_node(case: &CheckCase<'_>, counter: usize, call: &ReservationCall, reply: &ReserveReply) -> u64 {
+    let refunds = case.ops_of(counter).filter_map(|op| match op.kind {
+        OpKind::Returned(units, charged) if op.node == call.node && charged == reply.at => Some((units, op.at)),
+        _ => None,
+    });
+    let ends = reply.done.plus(call.lasts);
+    let sweep = [0, 600, 1_200].map(|millis| ends.plus(Nanos::from_millis(millis)));
+    let (mut refunded, mut is_lost) = (0, sweep.iter().any(|at| case.is_recovering(*at)));
+    for (units, performed) in refunds {
+        is_lost |= performed.is_none();
+        refunded += if performed.is_some() { units } else { 0 };
+    }
+    let mut here = call.settlements.iter().filter(|settlement| settlement.node == call.node);
+    let settled = here.find_map(|settlement| match settlement.reply?.1 {
+        settled @ (Settlement::Done | Settlement::Late) => Some(settled),
+        _ => None,
+    });
+    let charged = match settled {
+        None if is_lost => call.estimate,
+        None => 0,
+        Some(Settlement::Late) if is_lost => call.estimate + call.used,
+        Some(Settlement::Late) => call.used,
+        Some(_) => call.estimate.max(call.used).saturating_sub(refunded),
+    };
+    charged
+}
+
+/// The maximum that may be charged for the same call, if the store holds it as well: its reply to the
+/// reservation was late or lost, and another node settled what the store holds.
+fn max_held_by_store(case: &CheckCase<'_>, call: &ReservationCall, reply: &ReserveReply) -> u64 {
+    let settled = case.history.reservation_events.iter().any(|event| match event.kind {
+        ReservationEventKind::Settled { id, used: Some(used), settled: Settled::Done | Settled::Late, .. } => {
+            Some(id) == reply.id && used == call.used
+        }
+        _ => false,
+    });
+    if settled { call.used } else { 0 }
+}
+
 /// The minimum and maximum that may be charged for a call at the end.
-fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
+fn charge_range(case: &CheckCase<'_>, counter: usize, call: &ReservationCall) -> (u64, u64) {
     let any = (0, call.estimate.max(call.used));
     let Some(reply) = &call.reply else {
         return any; // its node died
@@ -411,8 +474,13 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
         deaths.any(|(at, dead)| *dead == node && *at >= call.sent)
     };
     let exact = reply.source == Source::Exact;
+    let max_local = || max_held_by_node(case, counter, call, reply) + max_held_by_store(case, call, reply);
     if call.settlements.is_empty() {
-        return if exact || !dies(call.node) { (0, 0) } else { any };
+        return match (exact, dies(call.node)) {
+            (true, _) => (0, 0),
+            (false, true) => any,
+            (false, false) => (0, max_local()),
+        };
     }
     let replied_with = |what| {
         let mut replies = call.settlements.iter().filter_map(|settlement| settlement.reply);
@@ -422,10 +490,9 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
         return if exact {
             (call.used, call.used)
         } else if dies(call.node) {
-            // A refund of units that a node admitted by itself may be lost on the way.
             any
         } else {
-            (call.used, call.used.max(call.estimate))
+            (call.used, max_local())
         };
     }
     let plain = call.settlements.iter().all(|settlement| settlement.reply.is_some());
@@ -435,9 +502,8 @@ fn charge_range(case: &CheckCase<'_>, call: &ReservationCall) -> (u64, u64) {
     let waits_on = call.settlements.iter().all(|settlement| !dies(settlement.node));
     match (replied_with(Settlement::Waiting), replied_with(Settlement::Lapsed)) {
         (false, true) => (0, 0),
-        // Retried, or too late: then the estimate is refunded. Where replies are lost, a few seeds end with
-        // more. Whether that is right has not been determined yet.
-        (true, _) if exact && waits_on && case.scenario.fault != SimFault::Gray => (0, call.used),
+        // Retried, or too late: then the estimate is refunded.
+        (true, _) if exact && waits_on => (0, call.used),
         _ => any,
     }
 }

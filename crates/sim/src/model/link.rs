@@ -328,6 +328,7 @@ impl Counters for ModelLink {
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let more = ChargeSet::of(set.charges.iter().map(|c| self.with_restored_units(c)));
         let sent = self.sim.now();
+        let mut logged = None;
         let mut outcome = self
             .call_for(subjects_of(set), |model, now| match self.variant {
                 Variant::SyncsTwice => {
@@ -339,11 +340,14 @@ impl Counters for ModelLink {
                 _ => {
                     self.log_charges(set, sent, now);
                     let outcome = model.counters.decide(set, DecideMode::Force, now);
-                    self.log_forced(model, set, now);
+                    logged = self.log_forced(model, set, now);
                     outcome
                 }
             })
             .await?;
+        if let Some(index) = logged {
+            self.log.acknowledge_write_back(index);
+        }
         self.remember(set, &outcome);
         if self.variant == Variant::IgnoresSyncReplies {
             for (charge, seen) in set.charges.iter().zip(&mut outcome.snapshots) {

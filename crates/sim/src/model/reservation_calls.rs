@@ -92,9 +92,9 @@ impl ModelLink {
         }
     }
 
-    /// Logs a forced charge.
-    pub(super) fn log_forced(&self, model: &mut Model, set: &ChargeSet<'_>, now: Nanos) {
-        self.log_reservation(model, set, ReservationEventKind::Charged, now);
+    /// Logs a forced charge, and returns its index. Its reply has not arrived yet.
+    pub(super) fn log_forced(&self, model: &mut Model, set: &ChargeSet<'_>, now: Nanos) -> Option<usize> {
+        self.log_reservation(model, set, ReservationEventKind::Charged { acknowledged: false }, now)
     }
 
     /// Logs a refund.
@@ -109,7 +109,7 @@ impl ModelLink {
         set: &ChargeSet<'_>,
         event: ReservationEventKind,
         at: Nanos,
-    ) {
+    ) -> Option<usize> {
         self.log.record_reservation(|| ReservationEvent {
             now: self.sim.now(),
             at,
@@ -124,6 +124,6 @@ impl ModelLink {
                     after: model.counters.used(charge.counter(), &charge.limit, at),
                 })
                 .collect(),
-        });
+        })
     }
 }

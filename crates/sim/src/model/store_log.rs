@@ -62,7 +62,10 @@ pub enum ReservationEventKind {
         settled: Settled,
     },
     /// A write-back of admissions without the store was charged.
-    Charged,
+    Charged {
+        /// Whether the reply arrived. Without it, the node charges the units once more.
+        acknowledged: bool,
+    },
     /// A refund, with the store's time of the charge.
     Returned(Nanos),
     /// Remembered states were restored.
@@ -161,10 +164,19 @@ impl StoreLog {
         std::mem::take(&mut *self.ops.lock())
     }
 
-    /// Logs an operation, if the run has reservations.
-    pub(super) fn record_reservation(&self, event: impl FnOnce() -> ReservationEvent) {
-        if let Some(events) = &self.reservation_events {
-            events.lock().push(event());
+    /// Logs an operation, if the run has reservations, and returns its index.
+    pub(super) fn record_reservation(&self, event: impl FnOnce() -> ReservationEvent) -> Option<usize> {
+        let mut events = self.reservation_events.as_ref()?.lock();
+        events.push(event());
+        Some(events.len() - 1)
+    }
+
+    /// The reply to a write-back arrived.
+    pub(super) fn acknowledge_write_back(&self, index: usize) {
+        if let Some(events) = &self.reservation_events
+            && let Some(event) = events.lock().get_mut(index)
+        {
+            event.kind = ReservationEventKind::Charged { acknowledged: true };
         }
     }
 

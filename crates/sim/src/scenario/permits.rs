@@ -33,7 +33,8 @@ impl Scenario {
         };
         let lasts = Nanos::from_millis(rng.pick(&[900, 1_500, 3_000, 6_000]));
         let mean_session = Nanos::from_millis(rng.between(300, 3_000));
-        scenario.work = Work::Permits(PermitWork { max_open: max_open as u32, lasts, mean_session });
+        scenario.work =
+            Work::Permits(PermitWork { max_open: max_open as u32, lasts, mean_session, max_session: MAX_SESSION });
         // From half to three times the limit.
         let load = rng.between(5, 30);
         let mean_interval = Nanos::new(mean_session.get() / max_open * 10 / load);
@@ -44,26 +45,26 @@ impl Scenario {
             arrivals: ArrivalPattern::Steady,
         };
         scenario.subjects = subjects.map(subject).collect();
-        scenario.schedule_with_rests(rest_after(lasts), &mut rng);
+        scenario.schedule_with_rests(rest_after(MAX_SESSION, lasts), &mut rng);
         scenario
     }
 
     /// One load period with the fault in it, and a rest in which all permits expire.
     pub(super) fn schedule_with_one_period(&mut self, fault: Nanos) {
-        let Work::Permits(PermitWork { lasts, .. }) = self.work else {
+        let Work::Permits(PermitWork { lasts, max_session, .. }) = self.work else {
             return;
         };
         self.fault_ends = self.fault_begins.plus(fault);
         let to = self.fault_ends.plus(Nanos::from_secs(11));
         self.load_periods = vec![(LOAD_BEGINS, to)];
-        self.ends = to.plus(rest_after(lasts)).plus(FINAL_CHECK_DURATION).plus(LAST_REPLIES);
+        self.ends = to.plus(rest_after(max_session, lasts)).plus(FINAL_CHECK_DURATION).plus(LAST_REPLIES);
     }
 }
 
 /// The last client stays for a while, and its permit may have to expire.
-fn rest_after(lasts: Nanos) -> Nanos {
-    MAX_SESSION.plus(lasts).plus(Nanos::from_secs(4))
+fn rest_after(max_session: Nanos, lasts: Nanos) -> Nanos {
+    max_session.plus(lasts).plus(Nanos::from_secs(4))
 }
 
 /// The maximum duration of a request.
-pub(crate) const MAX_SESSION: Nanos = Nanos::from_secs(6);
+const MAX_SESSION: Nanos = Nanos::from_secs(6);

@@ -3,7 +3,7 @@
 use tidegate_core::algorithms::Spec;
 use tidegate_core::units::Nanos;
 
-use super::{ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, Routing, Scenario, SimFault, SimSubject};
+use super::{ArrivalPattern, LAST_REPLIES, LOAD_BEGINS, Routing, Scenario, SimFault, SimSubject, Work};
 use crate::rng::Rng;
 
 impl Scenario {
@@ -38,9 +38,23 @@ impl Scenario {
         scenario
     }
 
+    /// Requests outlast several outages, and clients want far more than the limit and the shares. Otherwise permits
+    /// end in an outage as fast as a node that has forgotten its own grants new ones. And permits last longer than a
+    /// breaker stays open: after that, the store grants those that another node still renews without it.
     fn permits_with_restarts(seed: u64) -> Self {
+        let mut rng = Rng::new(seed.wrapping_mul(0xd134_2543_de82_ef95) ^ 29);
         let mut scenario = Scenario::permits_with(seed, SimFault::OutagesAndRestarts);
         scenario.clock_skew = Nanos::ZERO;
+        if let Work::Permits(permits) = &mut scenario.work {
+            permits.lasts = Nanos::from_millis(rng.between(6_000, 9_000));
+            permits.mean_session = Nanos::from_millis(rng.between(10_000, 30_000));
+            permits.max_session = Nanos::from_secs(20);
+            let load = rng.between(100, 400);
+            let mean_interval = Nanos::new(permits.mean_session.get() / u64::from(permits.max_open) * 10 / load);
+            for subject in &mut scenario.subjects {
+                subject.mean_interval = mean_interval;
+            }
+        }
         scenario.schedule_with_one_period(Nanos::from_secs(12));
         scenario
     }

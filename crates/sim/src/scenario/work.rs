@@ -38,6 +38,8 @@ pub struct PermitWork {
     pub lasts: Nanos,
     /// The mean duration of a request.
     pub mean_session: Nanos,
+    /// The maximum duration of a request.
+    pub max_session: Nanos,
 }
 
 impl Scenario {
