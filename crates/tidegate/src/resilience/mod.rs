@@ -13,7 +13,8 @@ use tidegate_core::units::Nanos;
 
 use crate::ahead::Ahead;
 use crate::runtime::Runtime;
-pub(crate) use crate::shard::{AggregateObserver, InFlightGuard, OwnedCharge, join_all, local_outcome, within};
+pub use crate::shard::join_all;
+pub(crate) use crate::shard::{AggregateObserver, InFlightGuard, OwnedCharge, local_outcome, within};
 pub use crate::shard::{
     Breaker, BreakerChange, BreakerSettings, ClockEvent, ClockLevel, ClockOffset, ClockReading, ClockTolerance,
     ClockWatch, FailureCounts, LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync,

@@ -38,7 +38,8 @@ mod shared_shard;
 mod verbs;
 
 pub use self::call::breaker::{Breaker, BreakerChange};
-pub(crate) use self::call::deadline::{join_all, within};
+pub use self::call::deadline::join_all;
+pub(crate) use self::call::deadline::within;
 pub use self::call::failure_counts::FailureCounts;
 pub(crate) use self::call::in_flight::InFlightGuard;
 pub use self::event::{StoreEvent, Watcher};

@@ -64,7 +64,7 @@ pub(crate) async fn within<R: Runtime, F: Future + ?Sized>(
 
 /// The outputs of all `futures`, in order. The futures are in flight at the same time, and a wake polls only its own.
 /// Dropping it drops the unfinished ones.
-pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
+pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
     futures.into_iter().collect::<FuturesOrdered<F>>().collect()
 }
 
