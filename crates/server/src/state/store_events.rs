@@ -19,6 +19,11 @@ const PENDING_DROPPED: &str = "the table of pending charges is full, and charges
                        keys admit too much until their windows end; find the client that sends so many keys";
 
 /// What it means to continue without the nodes that have not restored what they remember.
+/// The cure for a full mirror.
+const MIRROR_FULL: &str = "more counters are in use than this node remembers, and those with the least usage are forgotten: after a \
+                     loss of the store their clients begin anew; find the client that sends so many keys, or see that the store \
+                     keeps its data";
+
 const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have not restored what they remember; counts that only they \
                      saw last may be missing";
 
@@ -92,3 +97,7 @@ fn log_clock(change: ClockEvent) {
 fn millis(nanos: i64) -> f64 {
     nanos as f64 / 1e6
 }
+            StoreEvent::MirrorEvicted { counters } if self.series.mirror_evicted() == *counters => {
+                warn!(counters, "{MIRROR_FULL}"); // only the first time; the series counts the rest
+            }
+            StoreEvent::MirrorEvicted { .. } => {}

@@ -49,6 +49,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let Some(store) = self.store.clone() else {
             return;
         };
+        let counters = self.node_state.mirror.take_evicted();
+        if counters > 0 {
+            (self.watcher)(StoreEvent::MirrorEvicted { counters });
+        }
         let heartbeat = self.recovery_state.lock().heartbeat();
         let sent = self.runtime.now();
         self.calls.check_silence(sent);
