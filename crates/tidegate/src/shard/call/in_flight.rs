@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::store::{FailureCause, FailureKind};
+use tidegate_core::store::{FailureCause, FailureKind, SINGLE_BATCH};
 use tidegate_core::units::Nanos;
 
 use crate::shard::call::StoreCallError;
@@ -17,25 +17,32 @@ use crate::shard::event::{StoreEvent, Watcher};
 use crate::shard::settings::ResilienceSettings;
 
 /// Work in flight, as an atomic number counts it, until this is dropped: finished or cancelled.
-pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
+pub(crate) struct InFlightGuard {
+    count: Arc<AtomicUsize>,
+    weight: usize,
+}
 
 impl InFlightGuard {
     pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        InFlightGuard(Arc::clone(count))
+        InFlightGuard::weighing(1, count).0
     }
 
-    /// The bulkhead: begins unless `max` others are in flight.
-    pub(crate) fn begin_below(max: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::SeqCst);
-        let guard = InFlightGuard(Arc::clone(count));
+    /// The bulkhead: begins work that weighs as much as `weight` calls, unless `max` are in flight.
+    pub(crate) fn begin_below(max: usize, weight: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
+        let (guard, before) = InFlightGuard::weighing(weight, count);
         (before < max).then_some(guard)
+    }
+
+    /// Begins work of this weight. Returns also what was in flight before.
+    fn weighing(weight: usize, count: &Arc<AtomicUsize>) -> (Self, usize) {
+        let before = count.fetch_add(weight, Ordering::SeqCst);
+        (InFlightGuard { count: Arc::clone(count), weight }, before)
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.count.fetch_sub(self.weight, Ordering::SeqCst);
     }
 }
 
@@ -84,13 +91,15 @@ impl InFlight {
         self.breaker.lock().is_open()
     }
 
-    /// A call is about to be sent.
-    pub(crate) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, StoreCallError> {
+    /// A call of `sets` charge sets is about to be sent. Many sets weigh as much as several calls: until their replies
+    /// arrive, this node remembers all of them.
+    pub(crate) fn enter(self: &Arc<Self>, now: Nanos, sets: usize) -> Result<CallInFlight, StoreCallError> {
         let mut breaker = self.breaker.lock();
         if breaker.is_open() {
             return Err(StoreCallError::BreakerOpen);
         }
-        let call = InFlightGuard::begin_below(self.max_calls, &self.calls).ok_or(StoreCallError::BulkheadFull)?;
+        let call = InFlightGuard::begin_below(self.max_calls, sets.div_ceil(SINGLE_BATCH), &self.calls);
+        let call = call.ok_or(StoreCallError::BulkheadFull)?;
         breaker.sent(now);
         Ok(self.begin(Some(call), now))
     }
@@ -211,10 +220,14 @@ mod tests {
     #[test]
     fn a_dropped_permit_is_free_again() {
         let calls = Arc::default();
-        let enter = || InFlightGuard::begin_below(2, &calls);
+        let enter = || InFlightGuard::begin_below(2, 1, &calls);
         let (first, _second) = (enter(), enter());
         assert!(first.is_some() && enter().is_none());
         drop(first);
+        assert!(enter().is_some());
+        let heavy = InFlightGuard::begin_below(2, 3, &calls);
+        assert!(heavy.is_some() && enter().is_none(), "one more may begin, however heavy");
+        drop(heavy);
         assert!(enter().is_some());
     }
 
