@@ -19,12 +19,12 @@ const CLOCKS_APART: &str = "the store's clock and this node's are apart; decisio
 const PENDING_DROPPED: &str = "the table of pending charges is full, and charges of further keys are dropped: limits of these \
                        keys admit too much until their windows end; find the client that sends so many keys";
 
-/// What it means to continue without the nodes that have not restored what they remember.
 /// The cure for a full mirror.
 const MIRROR_FULL: &str = "more counters are in use than this node remembers, and those with the least usage are forgotten: after a \
                      loss of the store their clients begin anew; find the client that sends so many keys, or see that the store \
                      keeps its data";
 
+/// What it means to continue without the nodes that have not restored what they remember.
 const TRUSTED_EARLY: &str = "the store is trusted again although some nodes have not restored what they remember; counts that only they \
                      saw last may be missing";
 
@@ -103,6 +103,10 @@ impl StoreObserver {
                 warn!(units, "{PENDING_DROPPED}"); // only the first time; the series counts the rest
             }
             StoreEvent::PendingDropped { .. } => {}
+            StoreEvent::MirrorEvicted { counters } if self.series.mirror_evicted() == *counters => {
+                warn!(counters, "{MIRROR_FULL}"); // only the first time; the series counts the rest
+            }
+            StoreEvent::MirrorEvicted { .. } => {}
             StoreEvent::RecordRejected { cause } => warn!(
                 "a record of the store cannot be used: {}; its client is decided by this node's share",
                 cause.text

@@ -113,7 +113,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let was_known = state.is_exact() || state.epoch().is_none();
             let next = state.on_status(status, now, || has_any);
             if !state.is_exact() {
-                self.exact.store(false, Ordering::Release);
+                self.trusted.store(false, Ordering::Release);
             }
             (was_known, next)
         });
