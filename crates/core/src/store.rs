@@ -5,7 +5,8 @@
 //! of one `CL.THROTTLE` call serve as well as a rule. [`Outcome::at`] is the time of the decision: that of the injected
 //! clock, or the store's own.
 //!
-//! `traits` has the verbs, and enforces one reply per set. `transaction` decides a set for every store. `shared_store` is the status of a store that nodes share and that may fail. `reservation`
+//! `traits` has the verbs, and enforces one reply per set. `transaction` defines the decision on a set. `shared_store`
+//! is the status of a store that nodes share and that may fail. `reservation`
 //! and `reservation_ledger` serve costs that are known only at the end.
 
 mod failure;
@@ -54,9 +55,9 @@ pub struct Charge<'a> {
     pub subject: Fingerprint,
     /// The rule of the counter.
     pub rule: &'a RuleName,
-    /// The index of the rate in its rule.
+    /// The index of the limit among the rates of its rule: each has a counter of its own.
     pub rate: u8,
-    /// The rate itself.
+    /// The limit that the rate was compiled to.
     pub limit: Cow<'a, Limit>,
     /// The units to charge.
     pub cost: Cost,

@@ -2,7 +2,8 @@
 //!
 //! Enforced charges and quotas are judged first; shadows after them, when it is known whether the request passes. A
 //! denial spends nothing. A counter that occurs twice has one copy: the second charge sees what the first would spend.
-//! Every store decides here, so all of them compute the same verdicts and figures. Knows no locks, keys or records.
+//! It defines the result of every store: a short cut for one limit, and a script in Redis whose reply is replayed here,
+//! must agree with it. Knows no locks, keys or records.
 
 use std::borrow::Cow;
 

@@ -62,7 +62,7 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
         .map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
     let decider = Arc::new(build_decider(&settings, own.as_ref(), &identity, &drain)?);
     identity.restore_local_admissions(&decider.limiter);
-    let pending = identity.pending_file.clone();
+    let pending = identity.local_admissions_file.clone();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret.clone();
     join_store(&decider, (own, known), secret_folder, settings.require_store).await?;

@@ -18,11 +18,12 @@ use smallvec::SmallVec;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
 use tidegate::observe::{Counter, Metrics};
+use tidegate::runtime::join_all;
 use tidegate::{
     Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, LimiterView,
     Reservation, Settlement, Ticket,
 };
-use tidegate_core::store::{Refunded, SingleOutcomes, StoreError};
+use tidegate_core::store::{Refunded, SINGLE_BATCH, SingleOutcomes, Source, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DescriptorResponse};
 use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
@@ -166,25 +167,38 @@ impl Decider {
         Ok(Checked { decision, receipt })
     }
 
-    /// Decides requests one after another, all under the same rules, `chunk` at a time. They have been validated.
-    /// `each` gets the results in order.
+    /// How many requests are decided together. In memory so many fit the first cache of the processor. A store that
+    /// nodes wait for gets all of them at once: they share one wait.
+    pub(crate) fn batch_size(&self) -> usize {
+        if self.limiter.store().never_wait() { SINGLE_BATCH } else { usize::MAX }
+    }
+
+    /// Decides requests in order, all under the same rules. They have been validated. `each` gets the results in order.
+    ///
+    /// Requests of one scope after another are decided together. After a late decision no other waits for the store.
     pub(crate) async fn check_list(
         &self,
-        requests: Vec<Request<'_>>,
+        mut requests: Vec<Request<'_>>,
         options: &[CheckOptions],
-        chunk: usize,
         mut each: impl FnMut(Result<CheckedItem<'_>, DecideError>),
     ) {
         let Some(edge) = requests.first().map(|request| request.edge) else {
             return;
         };
         let view = self.limiter.view();
-        let mut requests = requests;
+        let (mut rest, mut max_wait) = (requests.as_mut_slice(), None);
         let mut took = Duration::ZERO;
-        for (requests, options) in requests.chunks_mut(chunk).zip(options.chunks(chunk)) {
+        for options in batches(options, self.batch_size()) {
+            let requests;
+            (requests, rest) = rest.split_at_mut(options.len());
+            if max_wait.is_some() {
+                requests.iter_mut().for_each(|request| request.max_wait = max_wait);
+            }
             let started = Instant::now();
-            let decisions = check_chunk(&view, requests, options).await;
+            let decisions = check_batch(&view, requests, options[0].scope).await;
             took += started.elapsed();
+            let mut made = decisions.iter().flatten();
+            max_wait = max_wait.or(made.any(|decision| decision.source() == Source::Late).then_some(Nanos::ZERO));
             for ((decision, options), request) in decisions.into_iter().zip(options).zip(requests.iter()) {
                 let id = self.next_id();
                 match decision {
@@ -438,23 +452,21 @@ impl Decider {
     }
 }
 
-async fn check_chunk<'r>(
+/// The requests of a list that are decided together: of one scope, and at most `max`.
+fn batches(options: &[CheckOptions], max: usize) -> impl Iterator<Item = &[CheckOptions]> {
+    options.chunk_by(|one, next| one.scope == next.scope).flat_map(move |run| run.chunks(max))
+}
+
+async fn check_batch<'r>(
     view: &'r DeciderView<'_>,
     requests: &mut [Request<'r>],
-    options: &[CheckOptions],
+    scope: ChargeScope,
 ) -> Vec<Result<Decision, StoreError>> {
-    if options.iter().all(|options| options.scope == ChargeScope::All) {
-        return view.check_each(requests).await;
+    match scope {
+        ChargeScope::All => view.check_each(requests).await,
+        ChargeScope::Units => join_all(requests.iter().cloned().map(|request| view.check_units(request))).await,
+        ChargeScope::Nothing => join_all(requests.iter().cloned().map(|request| view.peek(request))).await,
     }
-    let mut decided = Vec::with_capacity(options.len());
-    for (request, options) in requests.iter().cloned().zip(options) {
-        decided.push(match options.scope {
-            ChargeScope::Nothing => view.peek(request).await,
-            ChargeScope::Units => view.check_units(request).await,
-            ChargeScope::All => view.check(request).await,
-        });
-    }
-    decided
 }
 
 /// Rejects attributes that differ from a known one by case, because no rule would match them, and costs in units that
@@ -466,5 +478,33 @@ pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), 
     match rules.unknown_unit(request) {
         Some(unknown) => Err(InputError::new(unknown.unit, unknown.to_string()).inside("costs")),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A list waited once for every 16 requests, and once for every peek.
+    #[test]
+    fn requests_of_one_scope_are_decided_together() {
+        let options = |letter| {
+            let scope = match letter {
+                'a' => ChargeScope::All,
+                'u' => ChargeScope::Units,
+                _ => ChargeScope::Nothing,
+            };
+            CheckOptions { scope, receipt: false }
+        };
+        for (scopes, max, want) in [
+            ("aaaaa", usize::MAX, vec![5]),
+            ("aaaaa", 2, vec![2, 2, 1]),
+            ("aannnua", usize::MAX, vec![2, 3, 1, 1]),
+            ("", usize::MAX, vec![]),
+        ] {
+            let options: Vec<CheckOptions> = scopes.chars().map(options).collect();
+            let lengths: Vec<usize> = batches(&options, max).map(<[_]>::len).collect();
+            assert_eq!(lengths, want, "{scopes}");
+        }
     }
 }

@@ -11,8 +11,8 @@ use tidegate_core::store::NodeId;
 use tracing::warn;
 
 use crate::logging::RateLimitedLog;
+use crate::state::local_admissions_file::LocalAdmissionsFile;
 use crate::state::membership_file::{MembershipFile, MembershipFileError, MembershipList};
-use crate::state::pending_file::PendingFile;
 use crate::state::{ServerLimiter, data_dir};
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
@@ -28,7 +28,7 @@ pub(crate) struct NodeIdentity {
     /// The list from before the restart. Without it the number of nodes is unknown.
     last_membership: Option<MembershipList>,
     membership_file: Option<MembershipFile>,
-    pub(crate) pending_file: Option<Arc<PendingFile>>,
+    pub(crate) local_admissions_file: Option<Arc<LocalAdmissionsFile>>,
     /// The secret of the store, if this node has joined it before.
     pub(crate) store_secret: Option<Secret>,
 }
@@ -55,7 +55,7 @@ impl NodeIdentity {
             id,
             last_membership,
             membership_file,
-            pending_file: owned_folder.map(|folder| Arc::new(PendingFile::new(folder))),
+            local_admissions_file: owned_folder.map(|folder| Arc::new(LocalAdmissionsFile::new(folder))),
             store_secret: secret,
         })
     }
@@ -63,7 +63,7 @@ impl NodeIdentity {
     /// Restores what this node had admitted without the store when it ended. A file that cannot be read is a warning
     /// and counts as none.
     pub(crate) fn restore_local_admissions(&self, limiter: &ServerLimiter) {
-        let (Some(file), Some(shared)) = (&self.pending_file, limiter.store().shared()) else {
+        let (Some(file), Some(shared)) = (&self.local_admissions_file, limiter.store().shared()) else {
             return;
         };
         match file.read() {
@@ -83,7 +83,7 @@ impl NodeIdentity {
 
     /// Starts the tasks that write the list of nodes and pending charges from now on.
     pub(crate) fn spawn_persistence(self, limiter: &Arc<ServerLimiter>) {
-        if let (Some(file), Some(pending)) = (self.membership_file, self.pending_file) {
+        if let (Some(file), Some(pending)) = (self.membership_file, self.local_admissions_file) {
             tokio::spawn(persist_pending(Arc::clone(limiter), pending));
             tokio::spawn(persist_membership(Arc::clone(limiter), self.id, self.last_membership, Arc::new(file)));
         }
@@ -102,7 +102,7 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
 }
 
 /// Writes what this node has admitted without the store, when it ends.
-pub(crate) fn write_pending(limiter: &ServerLimiter, file: &PendingFile) {
+pub(crate) fn write_pending(limiter: &ServerLimiter, file: &LocalAdmissionsFile) {
     if let Some(shared) = limiter.store().shared()
         && let Err(error) = file.write(&shared.store.local_admissions())
     {
@@ -114,7 +114,7 @@ pub(crate) fn write_pending(limiter: &ServerLimiter, file: &PendingFile) {
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
 /// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
 /// thread does not count: on a busy machine it takes longer than the writing.
-async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<PendingFile>) {
+async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsFile>) {
     let Some(shared) = limiter.store().shared() else {
         return;
     };

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tidegate::Secret;
 use tidegate::observe::{DurabilityState, StoreFacts};
 use tidegate::resilience::{self, LocalAdmissions, PendingUnits, ResilienceSettings, Resilient};
@@ -36,6 +37,10 @@ const SECRET_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node waits for a connection before it reports why it has none.
 const CONNECT_REPORT_DELAY: Duration = Duration::from_secs(1);
 
+/// The cure for a server that evicts counters.
+const EVICTION: &str =
+    "the store evicts keys when it is full, and an evicted counter is forgotten; set `maxmemory-policy noeviction`";
+
 /// How often to check whether decisions are exact.
 const EXACT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -46,6 +51,8 @@ pub(crate) struct SharedStore {
     redis: Redis,
     /// Its events, as they are counted and reported.
     observer: Arc<StoreObserver>,
+    /// The last policy of its servers that was logged because it evicts counters.
+    eviction_policy: Mutex<Option<String>>,
 }
 
 impl SharedStore {
@@ -60,7 +67,7 @@ impl SharedStore {
         let watcher = Arc::new(move |event| events.on_event(&event));
         let runtime = TokioRuntime::new().map_err(|error| format!("no randomness: {error}"))?;
         let store = resilience::resilient(redis.clone(), runtime, settings, watcher);
-        Ok(SharedStore { store, redis, observer })
+        Ok(SharedStore { store, redis, observer, eviction_policy: Mutex::default() })
     }
 
     /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. A
@@ -154,8 +161,17 @@ impl SharedStore {
         known.unwrap_or_else(|| "it does not reply in time".to_owned())
     }
 
-    /// Logs the progress of an outage of the store.
+    /// Logs the progress of an outage of the store, what was written back after it, and a policy of the server that
+    /// evicts counters.
     pub(super) fn report_health(&self) {
+        self.observer.log_written_back();
+        let policy = self.redis.eviction_policy();
+        let mut logged = self.eviction_policy.lock();
+        if let Some(policy) = policy.as_deref().filter(|policy| logged.as_deref() != Some(*policy)) {
+            warn!(policy, "{EVICTION}");
+            *logged = Some(policy.to_owned());
+        }
+        drop(logged);
         let failures = self.store.failures();
         log_report(self.observer.health.tick(Instant::now(), failures.last(), failures.total()));
     }

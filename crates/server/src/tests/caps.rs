@@ -134,6 +134,12 @@ fn open_state_caps() -> Vec<CapRow> {
         ),
         (
             edge,
+            "counters of a shared store in a node's mirror",
+            format_count(ResilienceSettings::default().max_mirrored),
+            "those that matter least are forgotten, and cannot be restored after a loss",
+        ),
+        (
+            edge,
             "open permits of a shared store in a node's mirror",
             format_count(ResilienceSettings::default().max_mirrored),
             "known only to the store, and no permit is granted without it",

@@ -130,3 +130,24 @@ fn permits_reservations_and_refunds_wait_for_late_replies() {
         nodes[1].post("/v1/refund", &refund).status == 200
     });
 }
+
+/// A list waited for the store once for every 16 requests, and a list of peeks once for every peek: so long that the
+/// breaker opened before its end, and the rest was decided by the share.
+#[test]
+fn a_list_waits_once_for_a_store_that_hangs() {
+    for path in ["/v1/check", "/v1/peek"] {
+        let redis = Redis::redis7();
+        let line = StoreLink::to(redis.address());
+        let rules = "version: 1\nrules:\n  - { name: r, by: user, rate: 100/day }\n";
+        let node = TestServer::with(rules, &["--store", &line.url(), "--store-budget", "100ms"]);
+        wait_exact(&node);
+        let items: Vec<String> = (0..1_000).map(|user| format!(r#"{{"attributes":{{"user":"{user}"}}}}"#)).collect();
+        line.set(ProxyFault::BlackHole);
+        let reply = node.post(path, &format!("[{}]", items.join(",")));
+        let decided = reply.json();
+        let decided = decided.as_array().expect("a list");
+        assert_eq!(decided.len(), items.len());
+        let other: Vec<_> = decided.iter().filter(|item| item["source"] != "late").take(1).collect();
+        assert!(other.is_empty(), "{path}: {other:?}");
+    }
+}

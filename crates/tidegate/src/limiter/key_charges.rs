@@ -18,6 +18,7 @@ use tidegate_rules::event::Event;
 use tidegate_rules::request::Edge;
 
 use super::Limiter;
+use crate::runtime::join_all;
 
 /// Counters of one kind, under limits that callers supply.
 #[derive(Debug)]
@@ -84,9 +85,7 @@ impl<S: Store> Limiter<S> {
             let (these, rest) = charges.split_at(run.len());
             charges = rest;
             if run[0].peeks() {
-                for charge in these {
-                    replies.push(self.peek_single(charge).await);
-                }
+                replies.extend(join_all(these.iter().map(|charge| self.peek_single(charge))).await);
             } else {
                 let first = replies.len();
                 self.store.charge_singles(these, replies).await;

@@ -114,6 +114,7 @@ pub struct SharedSeries {
     written_back: Counter,
     unconfirmed: Counter,
     dropped: Counter,
+    mirror_evicted: Counter,
     clock_jumps: Counter,
 }
 
@@ -121,6 +122,11 @@ impl SharedSeries {
     /// Units that the store will never count.
     pub fn pending_dropped(&self) -> u64 {
         self.dropped.get()
+    }
+
+    /// Counters that this node has forgotten before they had drained.
+    pub fn mirror_evicted(&self) -> u64 {
+        self.mirror_evicted.get()
     }
 
     /// Counts an event.
@@ -143,6 +149,7 @@ impl SharedSeries {
             }
             StoreEvent::Unconfirmed { units } => self.unconfirmed.add(*units),
             StoreEvent::PendingDropped { units } => self.dropped.add(*units),
+            StoreEvent::MirrorEvicted { counters } => self.mirror_evicted.add(*counters),
             StoreEvent::Clock(ClockEvent::Jumped { .. }) => self.clock_jumps.inc(),
             // Counted as a failure of its kind.
             StoreEvent::RecordRejected { .. } => {}
@@ -176,6 +183,8 @@ impl SharedSeries {
                 "Units admitted without the store and charged to it afterwards."
             counter "tidegate_store_unconfirmed_units_total" = self.unconfirmed.get();
                 "Units of charges whose reply was late, lost or an error; the store may count them twice."
+            counter "tidegate_store_mirror_evicted_total" = self.mirror_evicted.get();
+                "Counters in use that this node forgot because there are too many; it cannot restore them after a loss."
             counter "tidegate_store_pending_dropped_units_total" = self.dropped.get();
                 "Units admitted without the store that it will never count: the table of pending charges was full."
             counter "tidegate_store_clock_jumps_total" = self.clock_jumps.get();

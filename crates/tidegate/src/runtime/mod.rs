@@ -12,7 +12,11 @@ use tidegate_core::units::Nanos;
 
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;
-pub(crate) use waiting::{InFlightGuard, join_all, within};
+#[cfg(feature = "internals")]
+pub use waiting::join_all;
+#[cfg(not(feature = "internals"))]
+pub(crate) use waiting::join_all;
+pub(crate) use waiting::{InFlightGuard, within};
 
 /// Time, sleeping, tasks and randomness. Clones are handles to the same runtime.
 pub trait Runtime: Clone + Send + Sync + 'static {

@@ -30,30 +30,37 @@ pub(crate) async fn within<R: Runtime, F: Future + ?Sized>(
 
 /// The outputs of all `futures`, in order. The futures are in flight at the same time, and a wake polls only its own.
 /// Dropping it drops the unfinished ones.
-pub(crate) fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
+pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Collect<FuturesOrdered<F>, Vec<F::Output>> {
     futures.into_iter().collect::<FuturesOrdered<F>>().collect()
 }
 
 /// Work in flight, as an atomic number counts it, until this is dropped: finished or cancelled.
-pub(crate) struct InFlightGuard(Arc<AtomicUsize>);
+pub(crate) struct InFlightGuard {
+    count: Arc<AtomicUsize>,
+    weight: usize,
+}
 
 impl InFlightGuard {
     pub(crate) fn begin(count: &Arc<AtomicUsize>) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        InFlightGuard(Arc::clone(count))
+        InFlightGuard::weighing(1, count).0
     }
 
-    /// The bulkhead: begins unless `max` others are in flight.
-    pub(crate) fn begin_below(max: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = count.fetch_add(1, Ordering::SeqCst);
-        let guard = InFlightGuard(Arc::clone(count));
+    /// The bulkhead: begins work that weighs as much as `weight` calls, unless `max` are in flight.
+    pub(crate) fn begin_below(max: usize, weight: usize, count: &Arc<AtomicUsize>) -> Option<Self> {
+        let (guard, before) = InFlightGuard::weighing(weight, count);
         (before < max).then_some(guard)
+    }
+
+    /// Begins work of this weight. Returns also what was in flight before.
+    fn weighing(weight: usize, count: &Arc<AtomicUsize>) -> (Self, usize) {
+        let before = count.fetch_add(weight, Ordering::SeqCst);
+        (InFlightGuard { count: Arc::clone(count), weight }, before)
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.count.fetch_sub(self.weight, Ordering::SeqCst);
     }
 }
 
@@ -162,10 +169,14 @@ mod tests {
     #[test]
     fn a_dropped_permit_is_free_again() {
         let calls = Arc::default();
-        let enter = || InFlightGuard::begin_below(2, &calls);
+        let enter = || InFlightGuard::begin_below(2, 1, &calls);
         let (first, _second) = (enter(), enter());
         assert!(first.is_some() && enter().is_none());
         drop(first);
+        assert!(enter().is_some());
+        let heavy = InFlightGuard::begin_below(2, 3, &calls);
+        assert!(heavy.is_some() && enter().is_none(), "one more may begin, however heavy");
+        drop(heavy);
         assert!(enter().is_some());
     }
 

@@ -79,7 +79,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     ) -> Vec<ShardDecision> {
         let (mut late, remains) = match self.send_charges(until, sets, kind) {
             Ok(sent) => sent,
-            Err(StoreCallError::BulkheadFull | StoreCallError::NoTime) if self.is_exact() => {
+            Err(StoreCallError::BulkheadFull | StoreCallError::NoTime) if self.is_trusted() => {
                 return sets.iter().map(|set| self.decide_unsent(set, kind)).collect();
             }
             Err(_) => return sets.iter().map(|set| self.decide_locally(set, kind).into()).collect(),

@@ -57,6 +57,12 @@ pub enum StoreEvent {
         /// How many units.
         units: u64,
     },
+    /// This node has forgotten counters that had not drained, because the mirror is full. After a loss of the store it
+    /// cannot restore them, and an outage begins with its whole share of them.
+    MirrorEvicted {
+        /// How many counters.
+        counters: u64,
+    },
     /// The store cannot use one of its records. This node's share decides for its subject. Published at most once a
     /// minute.
     RecordRejected {

@@ -10,8 +10,9 @@
 //! | `Recovering` | the shard replies and may lack counts: nodes restore what they remember (`node/mirror`, `node/open_permits`), and the share decides |
 //! | `Exact` | the shard decides; while its reply is late, the newest known state does (`late`, `late_calls`) |
 //!
-//! - `decisions` decides a charge, `verbs` has all other operations. They call the shard by one function, `call`, which
-//!   puts a deadline, a bulkhead and the breaker around it.
+//! - `decisions` decides a charge, `verbs` has all other operations. `call` sends them to the shard, with a deadline, a
+//!   bulkhead and the breaker around each: `send_charges` a charge, which is decided without its reply if that is late,
+//!   `call` everything else.
 //! - `replies` keeps the mirror up to date, and notices that counts were lost.
 //! - `recovery` pings, decides when the shard is trusted, and afterwards charges what was admitted without it
 //!   (`recovery/push`, `node/write_back`).

@@ -47,7 +47,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// If so, records it in the mirror. Another reply may have revealed a loss since: a restore that is still to come
     /// would absorb this charge.
     pub(crate) fn trusts_reply(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
-        if !self.is_exact() || self.epoch_changed(sent) {
+        if !self.is_trusted() || self.epoch_changed(sent) {
             return false;
         }
         let mut seen = set.charges.iter().zip(&outcome.snapshots);
@@ -142,7 +142,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let now = self.runtime.now();
         let was_exact = self.update_recovery_state(|recovery_state| {
             let was_exact = mark(recovery_state, now);
-            self.exact.store(false, Ordering::Release);
+            self.trusted.store(false, Ordering::Release);
             was_exact
         });
         if was_exact {

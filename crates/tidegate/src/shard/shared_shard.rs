@@ -49,7 +49,7 @@ pub(crate) struct SharedShard<S, R> {
     /// Published from `recovery_state` for decisions: the nodes and the epoch.
     pub(super) membership: ArcSwap<Membership>,
     /// Published for decisions: whether the store is trusted. Set only after the push that follows a recovery.
-    pub(super) exact: AtomicBool,
+    pub(super) trusted: AtomicBool,
     pub(super) settings: ResilienceSettings,
     pub(super) watcher: Watcher,
     /// When the last ping that confirmed the epoch was sent.
@@ -105,7 +105,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             node_state,
             clock: StoreClock::new(runtime.now(), time),
             clock_watch: Mutex::new(ClockWatch::new(settings.clock_tolerance)),
-            exact: AtomicBool::new(false),
+            trusted: AtomicBool::new(false),
             runtime,
             settings,
             watcher,
@@ -132,7 +132,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// What may be done with the shard.
     pub(crate) fn state(&self) -> ShardState {
-        match (self.is_open(), self.is_exact()) {
+        match (self.is_open(), self.is_trusted()) {
             (true, _) => ShardState::Down,
             (false, true) => ShardState::Exact,
             (false, false) => ShardState::Recovering,
@@ -140,8 +140,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// Whether the shard was trusted when it last replied. It may be down by now: then a call fails at once.
-    pub(crate) fn is_exact(&self) -> bool {
-        self.exact.load(Ordering::Acquire)
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::Acquire)
     }
 
     /// The shard's epoch while it is trusted about the counter of `charge`, `None` otherwise. A shard that reports no
@@ -164,7 +164,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Whether a set must be decided without the store.
     pub(crate) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
         let write_back = &self.node_state.write_back;
-        !self.is_exact() || set.charges.iter().any(|charge| write_back.must_decide_locally(charge.counter()))
+        !self.is_trusted() || set.charges.iter().any(|charge| write_back.must_decide_locally(charge.counter()))
     }
 
     /// The stamp of a request that is sent now.

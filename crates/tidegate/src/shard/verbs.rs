@@ -116,7 +116,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let permits = &self.node_state.permits;
         let (sent, epoch) = (self.runtime.now(), self.known_epoch());
         let was_open = permits.is_open(permit, sent);
-        let reply = if !self.is_exact() {
+        let reply = if !self.is_trusted() {
             Err(untrusted())
         } else if permits.is_local_only(permit, sent) {
             self.register_permit(permit).await
@@ -144,7 +144,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     pub(crate) async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         let permits = &self.node_state.permits;
         permits.begin_release(permit, self.runtime.now());
-        if self.is_exact() {
+        if self.is_trusted() {
             self.release_in_store(permit).await;
         }
         Ok(())

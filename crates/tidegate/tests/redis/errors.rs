@@ -10,6 +10,7 @@ use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{Counters, FailureKind, StoreError};
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::Nanos;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::fake_server::{FakeBehaviour, FakeRedis};
 use crate::{charge, direct, limit, on_runtime, set, store};
@@ -103,6 +104,35 @@ fn a_missing_script_is_sent_once_as_text() {
         assert!(store.charge(&one).await.expect("a reply").admitted);
         assert_eq!(fake.by_hash.load(Ordering::SeqCst), 1);
         assert_eq!(fake.by_text.load(Ordering::SeqCst), 1);
+    });
+}
+
+/// Its operator read that the connection was refused.
+#[test]
+fn a_server_of_another_protocol_is_named_as_such() {
+    on_runtime(async {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut request = [0; 4_096];
+                    while stream.read(&mut request).await.is_ok_and(|bytes| bytes > 0) {
+                        let sent = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n");
+                        sent.await.expect("the client waits for its reply");
+                    }
+                });
+            }
+        });
+        let store = RedisStore::open(&RedisConfig::new(&format!("redis://127.0.0.1:{port}"))).expect("an address");
+        let error = loop {
+            match store.last_error() {
+                Some(error) => break error,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        assert_eq!(error.cause().kind, FailureKind::Protocol, "{error}");
+        assert!(error.to_string().contains("Redis or Valkey"), "{error}");
     });
 }
 

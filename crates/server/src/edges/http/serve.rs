@@ -32,9 +32,6 @@ static LISTS: Semaphore = Semaphore::const_new(MAX_LISTS);
 const RESPONSE_RATIO: usize = 20;
 const MAX_RESERVED_BYTES: usize = 320 << 10;
 
-/// Requests of a list that are decided together: they fit the first cache of the processor.
-const CHUNK: usize = 16;
-
 const OPENAPI: &str = include_str!("openapi.json");
 
 /// The route of a path.
@@ -229,7 +226,7 @@ async fn check_list(decider: &Decider, id: &DecisionId, batch: CheckBatch<'_>) -
         let context = ResponseContext { id: checked.id.as_str(), receipt: checked.receipt.as_deref(), ..context };
         item(checked.decision, &context, &mut out);
     };
-    decider.check_list(batch.requests, &batch.options, CHUNK, write).await;
+    decider.check_list(batch.requests, &batch.options, write).await;
     out.push(b']');
     json_response(StatusCode::OK, out.into(), id)
 }

@@ -25,7 +25,7 @@ use crate::decider::{CheckOptions, CheckedItem, DecideError, InputError};
 
 /// The reply to a charge that no store has decided.
 const NO_STORE: &str = "ERR the store did not reply";
-/// Requests by rules that are decided together.
+/// Requests by rules that are decided together: their replies fill the output.
 const MAX_CHECK_BATCH: usize = 64;
 
 /// The next step after a command or a pass.
@@ -247,7 +247,7 @@ impl<'b> Pipeline<'_, 'b> {
             }
         };
         self.throttles.push(PendingThrottle { dialect, key: std::mem::take(&mut arguments[1]), limit_index, act });
-        if self.throttles.len() == SINGLE_BATCH {
+        if self.throttles.len() >= self.resp.decider.batch_size() {
             self.decide_throttles().await;
         }
     }
@@ -318,7 +318,7 @@ impl<'b> Pipeline<'_, 'b> {
             }
             Err(error) => reply::error(output, &error_text(&error)),
         };
-        self.resp.decider.check_list(requests, &options, MAX_CHECK_BATCH, write).await;
+        self.resp.decider.check_list(requests, &options, write).await;
     }
 
     async fn refund(&mut self, arguments: &Arguments<'_>) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use tidegate_core::store::{FailureCause, FailureKind};
+use tidegate_core::store::{FailureCause, FailureKind, SINGLE_BATCH};
 use tidegate_core::units::Nanos;
 
 use crate::runtime::InFlightGuard;
@@ -62,13 +62,15 @@ impl InFlight {
         self.breaker.lock().is_open()
     }
 
-    /// A call is about to be sent.
-    pub(crate) fn enter(self: &Arc<Self>, now: Nanos) -> Result<CallInFlight, StoreCallError> {
+    /// A call of `sets` charge sets is about to be sent. Many sets weigh as much as several calls: until their replies
+    /// arrive, this node remembers all of them.
+    pub(crate) fn enter(self: &Arc<Self>, now: Nanos, sets: usize) -> Result<CallInFlight, StoreCallError> {
         let mut breaker = self.breaker.lock();
         if breaker.is_open() {
             return Err(StoreCallError::BreakerOpen);
         }
-        let call = InFlightGuard::begin_below(self.max_calls, &self.calls).ok_or(StoreCallError::BulkheadFull)?;
+        let call = InFlightGuard::begin_below(self.max_calls, sets.div_ceil(SINGLE_BATCH), &self.calls);
+        let call = call.ok_or(StoreCallError::BulkheadFull)?;
         breaker.sent(now);
         Ok(self.begin(Some(call), now))
     }

@@ -105,8 +105,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         self.store.as_ref().ok_or(StoreCallError::NoStore)
     }
 
-    fn enter(&self) -> Result<CallInFlight, StoreCallError> {
-        self.calls.enter(self.runtime.now())
+    fn enter(&self, sets: usize) -> Result<CallInFlight, StoreCallError> {
+        self.calls.enter(self.runtime.now(), sets)
     }
 
     /// Reports how a call ended. A client library that stops waiting proves nothing about the store.
@@ -154,7 +154,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     {
         let reply = pin!(operation(self.store()?));
         let remains = self.remaining_time(until, budget)?;
-        let in_flight = self.enter()?;
+        let in_flight = self.enter(1)?;
         let Some(reply) = within(&self.runtime, remains, reply).await else {
             self.abandon(in_flight);
             return Err(unavailable(StoreCallError::Timeout, remains));
@@ -227,7 +227,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     ) -> Result<(LateReply, Nanos), StoreCallError> {
         let sent = self.sent_now();
         let remains = self.remaining_time(self.deadline_of(until, sets), self.settings.budget_of(sets, kind))?;
-        Ok((LateReply { charging: self.charge_future(sets, kind)?, call: self.enter()?, sent }, remains))
+        Ok((LateReply { charging: self.charge_future(sets, kind)?, call: self.enter(sets.len())?, sent }, remains))
     }
 
     /// Awaits late replies to `sets`: one per set, in order, or none if they are lost.
@@ -292,7 +292,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         if self.is_open() {
             return;
         }
-        let in_flight = InFlightGuard::begin_below(self.settings.max_in_flight, &self.refunds_in_flight);
+        let in_flight = InFlightGuard::begin_below(self.settings.max_in_flight, 1, &self.refunds_in_flight);
         let (Some(in_flight), Some(store)) = (in_flight, self.store.clone()) else {
             return; // it stays charged, which denies too much rather than too little
         };

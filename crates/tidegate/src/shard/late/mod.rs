@@ -1,4 +1,4 @@
-//! Decides while the store is healthy and its reply is late.
+//! Charges that are decided before their reply arrives, because the store is healthy and late.
 //!
 //! A late reply is not an outage: the store keeps counting, and its reply arrives. `ledger` is the policy, a pure state
 //! machine. `late_view` computes what a node may admit in the meantime. This file is the lock around the ledger.

@@ -127,6 +127,7 @@ impl NodeState {
             known.shared = known.shared.saturating_add(shared);
             known.shared_at = known.shared_at.max(shared_at);
         };
+        // A restarted share counts all units that are pending, also those that this one has not counted yet.
         self.write_back.for_each(at, |charge, units, unshared| visit(charge, units, unshared, at));
         self.late.read(|ledger| {
             let waiting: BTreeMap<u128, OwnedCharge> = ledger.all_waiting().map(|c| (c.counter(), c)).collect();

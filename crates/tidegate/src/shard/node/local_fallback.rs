@@ -17,13 +17,14 @@ use tidegate_core::units::{Cost, Nanos};
 use crate::shard::node::NodeState;
 use crate::shard::recovery::membership::Membership;
 
-/// `Retry-After` where this node's share is zero: another node may have a share, or the store may be back by then.
-const NO_SHARE_RETRY_AFTER: Nanos = Nanos::from_secs(1);
+/// The longest `retry_after` of a denial by a share. The store may be back by then, or another node may have units left:
+/// how long this node's share stays exhausted is no reason to stay away.
+const MAX_RETRY_AFTER: Nanos = Nanos::from_secs(1);
 
 /// The reading of a limit of which this node has no share.
 const NO_SHARE_READING: LimitReading = LimitReading {
-    verdict: Verdict::Deny { retry: Retry::After(NO_SHARE_RETRY_AFTER) },
-    figures: Figures { remaining: 0, reset_after: NO_SHARE_RETRY_AFTER, more_after: NO_SHARE_RETRY_AFTER },
+    verdict: Verdict::Deny { retry: Retry::After(MAX_RETRY_AFTER) },
+    figures: Figures { remaining: 0, reset_after: MAX_RETRY_AFTER, more_after: MAX_RETRY_AFTER },
 };
 
 impl NodeState {
@@ -55,8 +56,11 @@ impl NodeState {
         };
         let admitted = intent == ChargeIntent::Force || (possible && outcome.admitted);
         let mut decided = outcome.readings.iter().copied();
-        let reading = |share: &Option<_>| share.as_ref().and_then(|_| decided.next()).unwrap_or(NO_SHARE_READING);
-        let readings: SmallVec<[LimitReading; 4]> = local.iter().map(reading).collect();
+        let readings = set.charges.iter().zip(&local).map(|(charge, share)| {
+            let reading = share.as_ref().and_then(|_| decided.next()).unwrap_or(NO_SHARE_READING);
+            for_the_limit(charge, reading)
+        });
+        let readings: SmallVec<[LimitReading; 4]> = readings.collect();
         if admitted && intent != ChargeIntent::Peek {
             for ((charge, share), reading) in set.charges.iter().zip(&local).zip(&readings) {
                 if reading.verdict.allows() || intent == ChargeIntent::Force {
@@ -113,6 +117,17 @@ impl NodeState {
     }
 }
 
+/// The reading of a share as one of its whole limit: a cost above the share fits when the store is back.
+fn for_the_limit(charge: &Charge<'_>, LimitReading { verdict, figures }: LimitReading) -> LimitReading {
+    let Verdict::Deny { retry } = verdict else {
+        return LimitReading { verdict, figures };
+    };
+    let fits_never = charge.cost.get() > charge.limit.capacity();
+    let retry = if fits_never { Retry::Never } else { retry.min(Retry::After(MAX_RETRY_AFTER)) };
+    let [reset_after, more_after] = [figures.reset_after, figures.more_after].map(|wait| wait.min(MAX_RETRY_AFTER));
+    LimitReading { verdict: Verdict::Deny { retry }, figures: Figures { reset_after, more_after, ..figures } }
+}
+
 /// Why this node denies a set: by policy, or because its shares are exhausted.
 fn denial_reason(set: &ChargeSet<'_>) -> Degraded {
     let denies = |charge: &Charge<'_>| charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny;
@@ -145,4 +160,59 @@ pub(crate) fn permit_share(permit: &PermitRequest<'_>, division: Division) -> u3
 
 fn with_limit<'a>(charge: &'a Charge<'_>, share: Limit) -> Charge<'a> {
     Charge { limit: Cow::Owned(share), rule: charge.rule, options: charge.options, ..*charge }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+    use tidegate_core::store::{NodeId, RuleOptions};
+    use tidegate_core::subject::{Fingerprint, RuleName};
+
+    use super::*;
+    use crate::owned_charge::OwnedCharge;
+    use crate::shard::settings::ResilienceSettings;
+
+    const DAY: Nanos = Nanos::from_secs(86_400);
+
+    /// Decides `cost` of a limit of 100 a day, of which each of `nodes` nodes may admit its share, after `used` units.
+    #[track_caller]
+    fn check(nodes: u32, used: u64, cost: u64, intent: ChargeIntent, want: Retry) {
+        for algorithm in Algorithm::ALL {
+            let state = NodeState::new(Nanos::ZERO, &ResilienceSettings::default());
+            let me = NodeId(1);
+            let members = (1..=u64::from(nodes)).map(NodeId).collect();
+            let nodes = Membership { me, members, nodes, is_complete: true, share_percent: 80, epoch: None };
+            let limit = Limit::compile(&Spec::new(algorithm, 100, DAY), Precision::Memory).expect("a valid rate");
+            let (subject, rule) = (Fingerprint::new(7), RuleName::new("rule"));
+            let charge = |cost| OwnedCharge::new(subject, rule.clone(), 0, limit.clone(), cost, RuleOptions::DEFAULT);
+            let decide = |cost, intent| {
+                let charge = charge(cost);
+                state.decide_by_share(&ChargeSet::of_one(charge.charge()), intent, &nodes, DAY)
+            };
+            if let Some(used) = Cost::new(used) {
+                assert!(decide(used, ChargeIntent::Charge).admitted, "{algorithm}");
+            }
+            let outcome = decide(Cost::new(cost).expect("a cost above zero"), intent);
+            let LimitReading { verdict, figures } = outcome.readings[0];
+            assert_eq!((outcome.admitted, verdict), (false, Verdict::Deny { retry: want }), "{algorithm}");
+            assert!(figures.more_after <= MAX_RETRY_AFTER && figures.reset_after <= MAX_RETRY_AFTER, "{figures:?}");
+        }
+    }
+
+    /// It was denied as a cost that never fits, although it fits as soon as the store is back.
+    #[test]
+    fn a_cost_above_the_share_may_fit_later_and_one_above_the_limit_never_fits() {
+        for intent in [ChargeIntent::Charge, ChargeIntent::Peek] {
+            for nodes in [2, 1_000] {
+                check(nodes, 0, 100, intent, Retry::After(MAX_RETRY_AFTER));
+                check(nodes, 0, 101, intent, Retry::Never);
+            }
+        }
+    }
+
+    /// A client was sent away for the rest of the day, although the store might be back in a second.
+    #[test]
+    fn an_exhausted_share_denies_for_a_second_at_most() {
+        check(2, 40, 1, ChargeIntent::Charge, Retry::After(MAX_RETRY_AFTER));
+    }
 }

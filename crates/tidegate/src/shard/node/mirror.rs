@@ -1,11 +1,13 @@
 //! The mirror: the last known state of every counter that this node has charged. It survives a loss of the store's
 //! counts.
 //!
-//! Bounded: when it is full, the counter that is full again first is evicted. Two states of one counter are merged
+//! Bounded: when it is full, the counter that matters least is evicted (`eviction`). Two states of one counter are merged
 //! by maximum, so replies may arrive in any order. A reply after a large step back of the store's clock replaces the
 //! state. A store that holds less than before is suspected of a loss; once a ping has confirmed its epoch, its state
 //! is accepted: there was a refund. Units that it admits in the meantime are kept apart (`SuspectedLoss`), because
 //! a merge by maximum would lose them. Knows no store; both clocks are injected.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::algorithms::{CLOCK_TOLERANCE, CounterState};
 use tidegate_core::store::{Charge, CounterSnapshot, HashSlot};
@@ -13,12 +15,15 @@ use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::OwnedCharge;
+use crate::shard::node::eviction::evictable_at;
 use crate::shard::node::striped_map::StripedMap;
 use crate::shard::recovery::recovery_state::MissingCounts;
 
 /// The last known states by counter.
 pub(crate) struct Mirror {
     counters: StripedMap<MirrorEntry>,
+    /// Counters that were evicted before they had drained and are not reported yet.
+    evicted: AtomicU64,
 }
 
 struct MirrorEntry {
@@ -56,7 +61,7 @@ pub(crate) struct ObservedAt {
 
 impl Mirror {
     pub(crate) fn new(max: usize) -> Self {
-        Mirror { counters: StripedMap::new(max) }
+        Mirror { counters: StripedMap::new(max), evicted: AtomicU64::new(0) }
     }
 
     /// Records the state of a counter after the store charged `spent` units of it. True if the store is suspected of a
@@ -86,10 +91,6 @@ impl Mirror {
             known.replace(seen.state.clone(), at, observed.now);
             return false;
         }
-        let end_of = |known: &MirrorEntry| known.fresh_at;
-        if !self.counters.has_room(&stripe) && !stripe.evict(end_of) {
-            return false;
-        }
         let mut entry = MirrorEntry {
             charge: OwnedCharge::of(charge),
             fresh_at: at,
@@ -100,8 +101,17 @@ impl Mirror {
             suspected_loss: None,
         };
         entry.replace(seen.state.clone(), at, observed.now);
-        stripe.insert_evictable(counter, entry, end_of);
+        let end_of = |known: &MirrorEntry| evictable_at(&known.charge.limit, &known.state, known.at, known.fresh_at);
+        let evicted = self.counters.insert_evicting(&mut stripe, counter, entry, end_of);
+        if evicted.is_some_and(|evicted| evicted.is_live(at, observed.now)) {
+            self.evicted.fetch_add(1, Ordering::Relaxed);
+        }
         false
+    }
+
+    /// Takes the number of counters that were evicted before they had drained, since the last call.
+    pub(crate) fn take_evicted(&self) -> u64 {
+        self.evicted.swap(0, Ordering::Relaxed)
     }
 
     /// Whether the store should have had a record of this counter at its time `at`. A reply from before the counter was
@@ -248,5 +258,49 @@ impl MirrorEntry {
             SuspectedLoss { admitted: before.admitted.saturating_add(spent), ..before }
         });
         less
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
+    use tidegate_core::store::RuleOptions;
+    use tidegate_core::subject::RuleName;
+
+    use super::*;
+
+    /// Clients with one unit evicted clients that had used up their limit: all counters of a window drain at its end.
+    /// After a loss of the store those got a second limit.
+    #[test]
+    fn a_flood_of_single_units_does_not_evict_counters_that_are_used_up() {
+        const FULL: u128 = 200;
+        const FLOOD: u128 = 20_000;
+        let day = Nanos::from_secs(86_400);
+        for algorithm in Algorithm::ALL {
+            let mirror = Mirror::new(1_000);
+            let limit = Limit::compile(&Spec::new(algorithm, 100, day), Precision::Memory).expect("a valid rate");
+            // Mixed, so that both kinds are in every stripe.
+            let subject = |i: u128| Fingerprint::new((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
+            let charge = |i| {
+                let rule = RuleName::new("rule");
+                OwnedCharge::new(subject(i), rule, 0, limit.clone(), Cost::ONE, RuleOptions::DEFAULT)
+            };
+            let record = |i, used, second| {
+                let at = day.plus(Nanos::from_secs(second));
+                let seen = CounterSnapshot { state: limit.with_used(used, at), existed: false };
+                let observed = ObservedAt { now: at, confirmed: at, sent: at };
+                mirror.record(&charge(i).charge(), 1, &seen, at, observed);
+            };
+            // They are inserted with one unit, as every counter is.
+            (0..FULL).for_each(|i| record(i, 1, 1));
+            (0..FULL).for_each(|i| record(i, 100, 2));
+            (FULL..FULL + FLOOD).for_each(|i| record(i, 1, 3));
+            let is_known = |i: &u128| mirror.newest_state(&charge(*i).charge(), day).is_some();
+            assert_eq!((0..FULL).filter(is_known).count(), FULL as usize, "{algorithm}");
+            let known = (0..FULL + FLOOD).filter(is_known).count() as u64;
+            assert!(known <= 1_008, "{algorithm}: {known}");
+            assert_eq!(mirror.take_evicted(), (FULL + FLOOD) as u64 - known, "{algorithm}");
+            assert_eq!(mirror.take_evicted(), 0);
+        }
     }
 }

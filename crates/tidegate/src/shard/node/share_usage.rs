@@ -5,7 +5,8 @@
 //! it holds no part of the mirror, and is saved.
 //!
 //! Events: `add` and `refund` (a decision of the share), `restore` (after a restart) and `take_restored` (the share
-//! counts restored units from then on). Bounded: when it is full, the counter whose units drain first is evicted.
+//! counts restored units from then on). Bounded: when it is full, the counter that matters least is evicted
+//! (`eviction`).
 //! Knows no store; time is injected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use tidegate_core::store::Charge;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::OwnedCharge;
+use crate::shard::node::eviction::evictable_at;
 use crate::shard::node::striped_map::{Stripe, StripedMap};
 
 /// Units admitted by this node's shares, by counter.
@@ -70,12 +72,9 @@ impl ShareUsage {
     pub(crate) fn add(&self, charge: &Charge<'_>, share: &Limit, cost: Cost, at: Nanos) {
         let counter = charge.counter();
         let mut stripe = self.counters.change(counter);
-        if !stripe.contains_key(&counter) {
-            let usage = CounterUsage::new(OwnedCharge::of(charge), share, share.fresh(at), at);
-            self.insert(&mut stripe, usage);
-        }
         let Some(usage) = stripe.get_mut(&counter) else {
-            return; // no room
+            let state = share.with_used(cost.get(), at);
+            return self.insert(&mut stripe, CounterUsage::new(OwnedCharge::of(charge), share, state, at));
         };
         if usage.share.tag() != share.tag() {
             usage.state = share.adopt(&usage.share, usage.state.clone(), at);
@@ -87,10 +86,8 @@ impl ShareUsage {
     }
 
     fn insert(&self, stripe: &mut Stripe<CounterUsage>, usage: CounterUsage) {
-        let end_of = |usage: &CounterUsage| usage.fresh_at;
-        if self.counters.has_room(stripe) || stripe.evict(end_of) {
-            stripe.insert_evictable(usage.charge.counter(), usage, end_of);
-        }
+        let end_of = |usage: &CounterUsage| evictable_at(&usage.share, &usage.state, usage.at, usage.fresh_at);
+        self.counters.insert_evicting(stripe, usage.charge.counter(), usage, end_of);
     }
 
     /// A charge that the share had admitted was refunded.
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_evicts_what_drains_first_and_time_is_no_change() {
+    fn a_full_table_evicts_and_time_is_no_change() {
         let usage = ShareUsage::new(16);
         for subject in 0..1_000 {
             let charge = charge(Algorithm::TokenBucket, subject, 1);

@@ -67,21 +67,20 @@ impl<T> DerefMut for Stripe<T> {
 }
 
 impl<T> Stripe<T> {
-    /// Inserts an entry that may be evicted. `end_of` returns when an entry expires.
-    pub(crate) fn insert_evictable(&mut self, counter: u128, entry: T, end_of: impl Fn(&T) -> Nanos) {
+    /// Inserts an entry into a stripe of at most `max`. Returns the entry that is evicted, which may be the new one.
+    /// `end_of` returns until when an entry matters.
+    fn insert_evicting(&mut self, max: usize, counter: u128, entry: T, end_of: impl Fn(&T) -> Nanos) -> Option<T> {
         self.order.insert(counter, end_of(&entry));
         self.map.insert(counter, entry);
-        if self.order.is_stale(self.map.len()) {
-            let entries = self.map.iter();
-            self.order.rebuild(entries.map(|(counter, entry)| (*counter, end_of(entry))));
-        }
-    }
-
-    /// Evicts the entry that expires first, of those inserted by `insert_evictable`. False if there is none.
-    pub(crate) fn evict(&mut self, end_of: impl Fn(&T) -> Nanos) -> bool {
         let map = &self.map;
+        if self.order.is_stale(map.len()) {
+            self.order.rebuild(map.iter().map(|(counter, entry)| (*counter, end_of(entry))));
+        }
+        if map.len() <= max {
+            return None;
+        }
         let evicted = self.order.take(|counter| map.get(&counter).map(&end_of));
-        evicted.is_some_and(|counter| self.map.remove(&counter).is_some())
+        self.map.remove(&evicted.unwrap_or(counter))
     }
 }
 
@@ -127,6 +126,18 @@ impl<T> StripedMap<T> {
         self.stripes.iter().map(Mutex::lock)
     }
 
+    /// Inserts an entry into its stripe. Returns the entry that is evicted from a full one, which may be the new one.
+    /// `end_of` returns until when an entry matters.
+    pub(crate) fn insert_evicting(
+        &self,
+        stripe: &mut Stripe<T>,
+        counter: u128,
+        entry: T,
+        end_of: impl Fn(&T) -> Nanos,
+    ) -> Option<T> {
+        stripe.insert_evicting(self.max_per_stripe, counter, entry, end_of)
+    }
+
     /// Whether a stripe has room for one more entry.
     pub(crate) fn has_room(&self, stripe: &Stripe<T>) -> bool {
         stripe.len() < self.max_per_stripe
@@ -151,9 +162,7 @@ mod tests {
         let mut stripe = counters.stripe(0);
         for counter in 0..20_000 {
             looks.set(0);
-            let room = counters.has_room(&stripe) || stripe.evict(end_of);
-            assert!(room);
-            stripe.insert_evictable(counter, Nanos::new(1_000), end_of);
+            counters.insert_evicting(&mut stripe, counter, Nanos::new(1_000), end_of);
             assert!(looks.get() <= 20, "{} looks", looks.get());
         }
         assert_eq!(stripe.len(), 6_250);
@@ -164,11 +173,12 @@ mod tests {
         let counters: StripedMap<Nanos> = StripedMap::new(16);
         let mut stripe = counters.stripe(0);
         for round in 0..10_000 {
-            stripe.insert_evictable(7, Nanos::new(round), |end| *end);
+            counters.insert_evicting(&mut stripe, 7, Nanos::new(round), |end| *end);
             stripe.remove(&7);
         }
-        stripe.insert_evictable(8, Nanos::new(1), |end| *end);
+        counters.insert_evicting(&mut stripe, 8, Nanos::new(1), |end| *end);
         assert!(!stripe.order.is_stale(stripe.len()));
-        assert!(stripe.evict(|end| *end) && stripe.is_empty());
+        // The stripe has room for one.
+        assert_eq!(counters.insert_evicting(&mut stripe, 9, Nanos::new(2), |end| *end), Some(Nanos::new(1)));
     }
 }

@@ -48,6 +48,10 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let Some(store) = self.store.clone() else {
             return;
         };
+        let counters = self.node_state.mirror.take_evicted();
+        if counters > 0 {
+            (self.watcher)(StoreEvent::MirrorEvicted { counters });
+        }
         let heartbeat = self.recovery_state.lock().heartbeat();
         let sent = self.runtime.now();
         self.calls.check_silence(sent);
@@ -108,7 +112,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let was_known = state.is_exact() || state.epoch().is_none();
             let next = state.on_status(status, now, || has_any);
             if !state.is_exact() {
-                self.exact.store(false, Ordering::Release);
+                self.trusted.store(false, Ordering::Release);
             }
             (was_known, next)
         });

@@ -17,7 +17,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     pub(crate) fn may_acquire(&self) -> bool {
         let back = self.calls.closed_at().max(Nanos::new(self.reached_at.load(Ordering::Acquire)));
         let waits = back > Nanos::ZERO && self.runtime.now().since(back) < self.settings.recovery_timeout;
-        self.is_exact() && !waits
+        self.is_trusted() && !waits
     }
 
     /// The epoch of the store when a permit is requested, for `trusts_permits`.
@@ -30,7 +30,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     pub(crate) fn trusts_permits(self: &Arc<Self>, requested_in: Option<Epoch>) -> bool {
         self.detect_loss();
         // A ping may have discovered the loss before.
-        self.is_exact() && self.known_epoch() == requested_in
+        self.is_trusted() && self.known_epoch() == requested_in
     }
 
     /// Registers a permit that is in use with the store, however many others are open. If it was released in the
@@ -50,7 +50,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Syncs the permits that the store does not know as they are, if there are any.
     pub(crate) fn sync_permits(self: &Arc<Self>) {
         let unsynced = self.node_state.permits.unsynced(|subject| self.holds(subject), self.runtime.now());
-        if unsynced.is_empty() || !self.is_exact() || self.syncing_permits.swap(true, Ordering::AcqRel) {
+        if unsynced.is_empty() || !self.is_trusted() || self.syncing_permits.swap(true, Ordering::AcqRel) {
             return;
         }
         let shard = Arc::clone(self);

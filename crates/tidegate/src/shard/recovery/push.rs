@@ -53,7 +53,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             }
             let exact = {
                 let recovery_state = shard.recovery_state.lock();
-                shard.exact.store(recovery_state.is_exact(), Ordering::Release);
+                shard.trusted.store(recovery_state.is_exact(), Ordering::Release);
                 recovery_state.is_exact()
             };
             if exact {

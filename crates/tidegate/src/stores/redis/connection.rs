@@ -75,6 +75,8 @@ pub(super) struct ActiveConnection {
     connection: MultiplexedConnection,
     /// Whether the server supports `EVAL_RO`.
     pub(super) read_only: bool,
+    /// The policy by which the server evicts counters when it is full, if it does.
+    eviction_policy: Option<String>,
     /// Identifies one run of one server. A replica that takes over has a run of its own.
     pub(super) run: u64,
     /// The address of the server.
@@ -99,6 +101,11 @@ impl ManagedConnection {
     pub(super) fn active(&self) -> Option<Arc<ActiveConnection>> {
         let active = self.active.load_full();
         active.filter(|active| active.failure.get().is_none() && active.is_current())
+    }
+
+    /// The policy by which the connected server evicts counters, if it does.
+    pub(super) fn eviction_policy(&self) -> Option<String> {
+        self.active()?.eviction_policy.clone()
     }
 
     /// The last connection error.
@@ -202,6 +209,7 @@ impl ServerContext {
             server: Arc::clone(self),
             connection,
             read_only,
+            eviction_policy: eviction_policy(&info),
             run: run_id(&info),
             address,
             secret,
@@ -436,6 +444,14 @@ pub(super) fn jittered(backoff: Duration) -> Duration {
     backoff / 2 + backoff * u32::from(byte[0]) / 512
 }
 
+/// The policy in the reply to `INFO` by which a server evicts keys when it is full; `None` if it evicts none.
+fn eviction_policy(info: &str) -> Option<String> {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let is_bounded = field("maxmemory").is_some_and(|max| max != "0");
+    let policy = field("maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction");
+    policy.map(str::to_owned)
+}
+
 /// The run in the reply to `INFO`: a new one for every start, and for every replica that takes over. Nodes compare
 /// it, so it is the same in every build.
 fn run_id(info: &str) -> u64 {
@@ -443,4 +459,23 @@ fn run_id(info: &str) -> u64 {
     let id_lines = lines.filter(|l| l.starts_with("run_id:") || l.starts_with("master_replid:"));
     let id_lines: Vec<&str> = id_lines.collect();
     FingerprintKey::new([0; 16]).fingerprint(id_lines.concat().as_bytes()).seed().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_evicts_only_with_a_bound_and_a_policy() {
+        for (max, policy, want) in [
+            ("0", "allkeys-lru", None),
+            ("1048576", "noeviction", None),
+            ("1048576", "allkeys-lru", Some("allkeys-lru")),
+            ("1048576", "volatile-ttl", Some("volatile-ttl")),
+        ] {
+            let info = format!("role:master\r\nmaxmemory:{max}\r\nmaxmemory_human:1M\r\nmaxmemory_policy:{policy}\r\n");
+            assert_eq!(eviction_policy(&info).as_deref(), want, "{info}");
+        }
+        assert_eq!(eviction_policy("role:master"), None);
+    }
 }

@@ -251,6 +251,11 @@ impl ConnectionPool {
         self.durable.unacknowledged()
     }
 
+    /// The policy by which the server evicts counters, if it does.
+    pub(super) fn eviction_policy(&self) -> Option<String> {
+        self.connections.iter().find_map(|connection| connection.eviction_policy())
+    }
+
     /// The last connection error, if there is no connection.
     pub(super) fn last_error(&self) -> Option<RedisStoreError> {
         let last = self.connections.iter().find_map(|connection| connection.last_error());

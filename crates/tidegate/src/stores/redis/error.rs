@@ -47,6 +47,8 @@ pub enum MissingPermission {
 }
 
 const TIMEOUT: &str = "no reply in time";
+/// The server sent something else than replies of Redis.
+const INVALID_REPLY: &str = "invalid reply";
 const NO_TOPOLOGY: &str = "no hash slot map:";
 /// Part of every error raised inside a script. Our scripts raise one on a record that they cannot read.
 const IN_SCRIPT: &str = "user_script";
@@ -187,6 +189,12 @@ impl RedisStoreError {
             (Action::NeedsOperator, "authentication failed", cure)
         } else if error.kind() == ErrorKind::InvalidClientConfig {
             (Action::NeedsOperator, "bad address", "write redis://HOST:PORT or unix:PATH")
+        } else if error.kind() == ErrorKind::Parse {
+            (
+                Action::Reconnect,
+                INVALID_REPLY,
+                "see whether the address of the store is that of a Redis or Valkey server",
+            )
         } else {
             let cure = "see whether the server runs and can be reached";
             (Action::Reconnect, error.category(), cure)

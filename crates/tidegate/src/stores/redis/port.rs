@@ -241,7 +241,7 @@ impl RedisStore {
         reply.map_err(|error| error.with_keys(keys).into_store_error(script.name, waited))
     }
 
-    /// Runs the permit script: `verb` is `take`, `renew` or `release`.
+    /// Runs the permit script: `verb` is `acquire`, `renew` or `release`.
     async fn call_permit_script(&self, permit: &PermitRequest<'_>, verb: &str) -> StoreResult<PermitReply> {
         let script = scripts::PERMIT;
         let keys = [key(permit.subject, PERMITS, permit.rule.as_str())];

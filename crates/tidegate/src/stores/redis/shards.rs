@@ -112,6 +112,11 @@ impl Redis {
         self.pools().iter().find_map(|pool| pool.unacknowledged())
     }
 
+    /// The policy by which any connected server evicts counters when it is full, if one does.
+    pub fn eviction_policy(&self) -> Option<String> {
+        self.pools().iter().find_map(|pool| pool.eviction_policy())
+    }
+
     /// The number of refreshes of a cluster's hash slot map.
     pub fn topology_refreshes(&self) -> u64 {
         match &self.0 {

@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{FailureCause, FailureKind};
 
-use super::{Action, IN_SCRIPT, NO_TOPOLOGY, RedisStoreError, TIMEOUT};
+use super::{Action, IN_SCRIPT, INVALID_REPLY, NO_TOPOLOGY, RedisStoreError, TIMEOUT};
 
 impl RedisStoreError {
     /// The cause of an outage: the kind and the text of this error.
@@ -19,7 +19,7 @@ impl RedisStoreError {
         }
         match self.code.trim_start_matches("sentinel: ") {
             TIMEOUT => FailureKind::Timeout,
-            "reply mismatch" => FailureKind::Protocol,
+            "reply mismatch" | INVALID_REPLY => FailureKind::Protocol,
             "NOAUTH" | "WRONGPASS" | "DENIED" | "authentication failed" => FailureKind::Auth,
             "MISCONF" => FailureKind::Misconf,
             "READONLY" | "MASTERDOWN" | "no primary" => FailureKind::Readonly,

@@ -20,14 +20,14 @@ use crate::state::data_dir::{self, FileSync};
 const TITLE: &str = "tidegate pending 3";
 /// The file of local admissions.
 #[derive(Debug)]
-pub(crate) struct PendingFile {
+pub(crate) struct LocalAdmissionsFile {
     path: PathBuf,
 }
 
-impl PendingFile {
+impl LocalAdmissionsFile {
     /// The file in `folder`, which only this process uses.
     pub(crate) fn new(folder: &Path) -> Self {
-        PendingFile { path: folder.join("pending") }
+        LocalAdmissionsFile { path: folder.join("pending") }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn local_admissions_survive_a_round_trip() {
         let dir = tempfile::tempdir().unwrap();
-        let file = PendingFile::new(dir.path());
+        let file = LocalAdmissionsFile::new(dir.path());
         assert_eq!(file.read().unwrap(), LocalAdmissions::default());
         file.write(&admissions()).unwrap();
         assert_eq!(file.read().unwrap(), admissions());
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(parse(&text.replace("\n2 3 1\n", &format!("\n{counts}\n"))), None, "{counts}");
         }
         let dir = tempfile::tempdir().unwrap();
-        let file = PendingFile::new(dir.path());
+        let file = LocalAdmissionsFile::new(dir.path());
         std::fs::write(file.path(), [0xff, 0xfe, b'\n']).unwrap();
         assert!(file.read().is_err());
     }
