@@ -23,7 +23,7 @@ use tidegate::{
     Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, LimiterView,
     Reservation, Settlement, Ticket,
 };
-use tidegate_core::store::{Refunded, SINGLE_BATCH, SingleOutcomes, Source, StoreError};
+use tidegate_core::store::{Refunded, SingleOutcomes, Source, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DescriptorResponse};
 use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
@@ -167,10 +167,9 @@ impl Decider {
         Ok(Checked { decision, receipt })
     }
 
-    /// How many requests are decided together. In memory so many fit the first cache of the processor. A store that
-    /// nodes wait for gets all of them at once: they share one wait.
+    /// How many requests are decided together.
     pub(crate) fn batch_size(&self) -> usize {
-        if self.limiter.store().never_wait() { SINGLE_BATCH } else { usize::MAX }
+        self.limiter.store().batch_size()
     }
 
     /// Decides requests in order, all under the same rules. They have been validated. `each` gets the results in order.
