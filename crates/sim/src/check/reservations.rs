@@ -435,14 +435,13 @@ fn max_held_by_node(case: &CheckCase<'_>, counter: usize, call: &ReservationCall
         settled @ (Settlement::Done | Settlement::Late) => Some(settled),
         _ => None,
     });
-    let charged = match settled {
+    match settled {
         None if is_lost => call.estimate,
         None => 0,
         Some(Settlement::Late) if is_lost => call.estimate + call.used,
         Some(Settlement::Late) => call.used,
         Some(_) => call.estimate.max(call.used).saturating_sub(refunded),
-    };
-    charged
+    }
 }
 
 /// The maximum that may be charged for the same call, if the store holds it as well: its reply to the
