@@ -31,7 +31,6 @@ static LAPSED_REFUNDS_LOG: RateLimitedLog = RateLimitedLog::new();
 static OVERFLOW_LOG: RateLimitedLog = RateLimitedLog::new();
 
 /// The store.
-#[expect(clippy::large_enum_variant, reason = "a process has one, and a box would cost every decision in memory")]
 pub(crate) enum AnyStore {
     Memory(MemoryStore<SystemClock>),
     Disk(DiskStore<SystemClock>),
