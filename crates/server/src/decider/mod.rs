@@ -4,7 +4,7 @@
 //! store, and assigns ids and receipts, alike for every edge. An edge parses bytes into a request, makes one call and
 //! renders the result. Knows no protocol.
 
-mod denials;
+mod denial_log;
 mod error;
 pub(crate) mod first_config;
 mod maybe_ready;
@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::warn;
 
-use self::denials::DenialScope;
+use self::denial_log::DenialScope;
 use self::error::log_store_error;
 pub(crate) use self::first_config::{ConfigSource, FirstConfig, MissingConfigError};
 use self::maybe_ready::MaybeReady;
@@ -43,7 +43,7 @@ use crate::logging::{DecisionId, DecisionIds, writer};
 use crate::net::ShutdownPhase;
 pub(crate) use crate::state::any_store::StoreCondition;
 use crate::state::{AnyStore, ServerLimiter};
-pub(crate) use denials::listed_subject;
+pub(crate) use denial_log::listed_subject;
 pub(crate) use error::{DecideError, InputError};
 
 /// The limiter under the rules of one moment.
