@@ -56,18 +56,22 @@ pub enum CounterState {
     Log(LogState),
 }
 
-/// Runs one expression on the meter and the state that belongs to it.
+/// Why a state always has the shape of the limit it is used with.
+const MADE_BY_LIMIT: &str = "a state is read only under the limit that made or adopted it";
+
+/// Runs one expression on the meter and the state that belongs to it. A kind that is missing from the list does not
+/// compile.
 macro_rules! with {
     ($limit:expr, $state:expr, |$metered:ident, $inner:ident| $run:expr) => {
         with!(@of $limit, $state, $metered, $inner, $run, Bucket Fixed Sliding Strict Log)
     };
     (@of $limit:expr, $state:expr, $metered:ident, $inner:ident, $run:expr, $($kind:ident)*) => {
-        match (&$limit.meter, $state) {
-            $((AnyMeter::$kind(meter), CounterState::$kind($inner)) => {
+        match &$limit.meter {
+            $(AnyMeter::$kind(meter) => {
+                let CounterState::$kind($inner) = $state else { unreachable!("{MADE_BY_LIMIT}") };
                 let $metered = Metered::new(meter, $limit.tick, $limit.headroom);
                 $run
             })*
-            _ => unreachable!("a state is read only under the limit that made or adopted it"),
         }
     };
 }
@@ -321,14 +325,19 @@ impl Limit {
     /// Merges another state of the same subject, by maximum. Both are made with this limit.
     pub fn merge(&self, state: &mut CounterState, other: &CounterState, now: Nanos) {
         let tick = self.tick.floor(now);
-        match (&self.meter, state, other) {
-            (AnyMeter::Bucket(m), CounterState::Bucket(a), CounterState::Bucket(b)) => m.merge(a, b, tick),
-            (AnyMeter::Fixed(m), CounterState::Fixed(a), CounterState::Fixed(b)) => m.merge(a, b, tick),
-            (AnyMeter::Sliding(m), CounterState::Sliding(a), CounterState::Sliding(b)) => m.merge(a, b, tick),
-            (AnyMeter::Strict(m), CounterState::Strict(a), CounterState::Strict(b)) => m.merge(a, b, tick),
-            (AnyMeter::Log(m), CounterState::Log(a), CounterState::Log(b)) => m.merge(a, b, tick),
-            _ => unreachable!("a state is read only under the limit that made or adopted it"),
+        macro_rules! merge {
+            ($($kind:ident)*) => {
+                match &self.meter {
+                    $(AnyMeter::$kind(meter) => {
+                        let (CounterState::$kind(state), CounterState::$kind(other)) = (state, other) else {
+                            unreachable!("{MADE_BY_LIMIT}")
+                        };
+                        meter.merge(state, other, tick);
+                    })*
+                }
+            };
         }
+        merge!(Bucket Fixed Sliding Strict Log);
     }
 }
 

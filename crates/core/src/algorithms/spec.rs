@@ -34,7 +34,13 @@ impl Algorithm {
 
     /// Whether it has a burst.
     pub const fn takes_burst(self) -> bool {
-        matches!(self, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue)
+        match self {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::LeakyQueue => true,
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::SlidingWindowStrict
+            | Algorithm::SlidingLog => false,
+        }
     }
 }
 

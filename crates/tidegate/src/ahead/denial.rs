@@ -129,10 +129,16 @@ impl Denial {
 /// lost: they wait in the bucket, as long as they are few compared with its capacity. Exact counting promises the
 /// shortest possible wait, so it has no hold. A window frees its units all at once at an edge, so it needs none.
 fn denial_hold(charge: &Charge<'_>) -> Nanos {
-    let quarter = || Nanos::new(charge.limit.full_window().get() / 4);
-    match (charge.options.counting, charge.limit.algorithm()) {
-        (Counting::Exact, _) | (_, Algorithm::FixedWindow | Algorithm::SlidingWindowStrict) => Nanos::ZERO,
-        _ => quarter().min(MAX_DENIAL_HOLD),
+    if charge.options.counting == Counting::Exact {
+        return Nanos::ZERO;
+    }
+    match charge.limit.algorithm() {
+        Algorithm::FixedWindow | Algorithm::SlidingWindowStrict => Nanos::ZERO,
+        Algorithm::TokenBucket
+        | Algorithm::LeakyBucket
+        | Algorithm::LeakyQueue
+        | Algorithm::SlidingWindow
+        | Algorithm::SlidingLog => Nanos::new(charge.limit.full_window().get() / 4).min(MAX_DENIAL_HOLD),
     }
 }
 
