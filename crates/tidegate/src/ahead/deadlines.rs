@@ -1,32 +1,32 @@
-//! When each entry with leases is due for a reclaim.
+//! When each bucket of the table is due: one of its leases is to be returned, or a view has expired.
 //!
-//! A pure table in the order of time. Invariant: the deadline of an entry is never later than the time at which one of
-//! its leases is to be returned: use only postpones that time, and an event that advances it sets the deadline again.
-//! So only due entries are ever locked, however many have leases.
+//! A pure table in the order of time. Invariant: the deadline of a bucket is never later than the time at which something
+//! in it is due: use only postpones that time, and an event that advances it sets the deadline again. So only due buckets
+//! are ever locked, however many have leases.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::units::Nanos;
 
-/// Entries by deadline.
+/// Buckets by deadline.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     by_time: BTreeSet<(Nanos, usize)>,
-    by_entry: BTreeMap<usize, Nanos>,
+    by_bucket: BTreeMap<usize, Nanos>,
 }
 
 impl Deadlines {
-    /// Replaces the deadline of an entry; `None` if it has nothing to return.
-    pub(super) fn set(&mut self, entry: usize, due: Option<Nanos>) {
+    /// Replaces the deadline of a bucket; `None` if nothing in it will be due.
+    pub(super) fn set(&mut self, bucket: usize, due: Option<Nanos>) {
         let before = match due {
-            Some(due) => self.by_entry.insert(entry, due),
-            None => self.by_entry.remove(&entry),
+            Some(due) => self.by_bucket.insert(bucket, due),
+            None => self.by_bucket.remove(&bucket),
         };
         if let Some(before) = before {
-            self.by_time.remove(&(before, entry));
+            self.by_time.remove(&(before, bucket));
         }
         if let Some(due) = due {
-            self.by_time.insert((due, entry));
+            self.by_time.insert((due, bucket));
         }
     }
 
@@ -35,10 +35,10 @@ impl Deadlines {
         self.by_time.first().map(|(due, _)| *due)
     }
 
-    /// The entries that are due at `now`.
+    /// The buckets that are due at `now`.
     pub(super) fn due(&self, now: Nanos) -> Vec<usize> {
         let due = self.by_time.iter().take_while(|(due, _)| *due <= now);
-        due.map(|(_, entry)| *entry).collect()
+        due.map(|(_, bucket)| *bucket).collect()
     }
 }
 
@@ -48,21 +48,21 @@ mod tests {
 
     const AT: fn(u64) -> Nanos = Nanos::from_millis;
 
-    /// Every entry was locked in every round, up to a thousand times a second.
+    /// Every bucket was locked in every round, up to a thousand times a second.
     #[test]
-    fn only_due_entries_are_visited() {
+    fn only_due_buckets_are_visited() {
         let mut deadlines = Deadlines::default();
-        for entry in 0..16_384 {
-            deadlines.set(entry, Some(AT(100 + entry as u64)));
+        for bucket in 0..16_384 {
+            deadlines.set(bucket, Some(AT(100 + bucket as u64)));
         }
         let mut visited = 0;
         for now in 0..1_000 {
-            for entry in deadlines.due(AT(now)) {
-                assert!(100 + entry as u64 <= now);
-                deadlines.set(entry, Some(AT(now + 50)));
+            for bucket in deadlines.due(AT(now)) {
+                assert!(100 + bucket as u64 <= now);
+                deadlines.set(bucket, Some(AT(now + 50)));
                 visited += 1;
             }
-            let next = deadlines.next().expect("every entry has a deadline");
+            let next = deadlines.next().expect("every bucket has a deadline");
             assert!(next > AT(now));
         }
         // Each of the 900 that came due in time, every 50 ms from then on.
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_has_one_deadline_and_can_be_removed() {
+    fn a_bucket_has_one_deadline_and_can_be_removed() {
         let mut deadlines = Deadlines::default();
         deadlines.set(7, Some(AT(10)));
         deadlines.set(7, Some(AT(5)));

@@ -161,7 +161,7 @@ pub(super) struct AheadTable {
 
 #[derive(Default)]
 struct DeadlineQueue {
-    by_bucket: Deadlines,
+    by_time: Deadlines,
     /// Whether the task is running.
     is_running: bool,
 }
@@ -210,19 +210,19 @@ impl AheadTable {
     pub(super) fn schedule(&self, counter: u128) {
         let (mut queue, index) = (self.deadlines.lock(), self.index(counter));
         let due = self.buckets[index].lock().next_deadline();
-        queue.by_bucket.set(index, due);
+        queue.by_time.set(index, due);
     }
 
     /// Whether the task is to be started: something will be due, and it is not running.
     pub(super) fn start_task(&self) -> bool {
         let mut queue = self.deadlines.lock();
-        queue.by_bucket.next().is_some() && !std::mem::replace(&mut queue.is_running, true)
+        queue.by_time.next().is_some() && !std::mem::replace(&mut queue.is_running, true)
     }
 
     /// When anything is due next. If nothing is, the task ends.
     pub(super) fn next_due(&self) -> Option<Nanos> {
         let mut queue = self.deadlines.lock();
-        let next = queue.by_bucket.next();
+        let next = queue.by_time.next();
         queue.is_running = next.is_some();
         next
     }
@@ -230,10 +230,10 @@ impl AheadTable {
     /// The effects that are due at `now`. Only due buckets are locked.
     pub(super) fn take_due(&self, now: Nanos) -> Vec<Effect> {
         let (mut queue, mut effects) = (self.deadlines.lock(), Vec::new());
-        for index in queue.by_bucket.due(now) {
+        for index in queue.by_time.due(now) {
             let mut bucket = self.buckets[index].lock();
             bucket.take_due(now, &mut effects);
-            queue.by_bucket.set(index, bucket.next_deadline());
+            queue.by_time.set(index, bucket.next_deadline());
         }
         effects
     }

@@ -48,7 +48,7 @@ impl From<Outcome> for ShardDecision {
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Charges a set. Decides without the store if the reply is not in time or cannot be by `until`.
     pub(crate) async fn charge(self: &Arc<Self>, until: Nanos, set: &ChargeSet<'_>, kind: ChargeKind) -> ShardDecision {
-        if self.decides_locally(set) {
+        if self.bypasses_store(set) {
             return self.decide_locally(set, kind).into();
         }
         let decided = self.charge_remotely(until, &[set], kind).await.pop();
@@ -58,7 +58,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Charges sets, each independently. Those that need the store are charged in one call.
     pub(crate) async fn charge_batch(self: &Arc<Self>, sets: &[&ChargeSet<'_>]) -> Vec<Outcome> {
         let kind = ChargeKind::Charge;
-        let remote: Vec<usize> = (0..sets.len()).filter(|i| !self.decides_locally(sets[*i])).collect();
+        let remote: Vec<usize> = (0..sets.len()).filter(|i| !self.bypasses_store(sets[*i])).collect();
         let sent: Vec<&ChargeSet<'_>> = remote.iter().map(|i| sets[*i]).collect();
         let mut outcomes: Vec<Option<Outcome>> = sets.iter().map(|_| None).collect();
         if !sent.is_empty() {
@@ -163,7 +163,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// What `charge` would return.
     pub(crate) async fn peek(self: &Arc<Self>, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
-        if !self.decides_locally(set) {
+        if !self.bypasses_store(set) {
             let (until, budget) = (self.deadline_of(until, &[set]), self.settings.budget);
             if let Ok(outcome) = self.call(until, budget, |store| store.peek(set)).await {
                 return outcome;

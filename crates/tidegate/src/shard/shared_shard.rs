@@ -147,7 +147,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// The shard's epoch while it is trusted about the counter of `charge`, `None` otherwise. A shard that reports no
     /// epoch has a constant one.
     pub(crate) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
-        let trusted = !self.decides_locally(&ChargeSet::of_one(charge.clone()));
+        let trusted = !self.bypasses_store(&ChargeSet::of_one(charge.clone()));
         trusted.then(|| self.epoch().unwrap_or(Epoch(0)))
     }
 
@@ -161,8 +161,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         self.membership.load().division(counter)
     }
 
-    /// Whether a set must be decided without the store.
-    pub(crate) fn decides_locally(&self, set: &ChargeSet<'_>) -> bool {
+    /// Whether a set must be decided without the store although the store may reply: the shard is not trusted, or a
+    /// counter has units of an outage to write back. The breaker is consulted later, by the call.
+    pub(crate) fn bypasses_store(&self, set: &ChargeSet<'_>) -> bool {
         let write_back = &self.node_state.write_back;
         !self.is_trusted() || set.charges.iter().any(|charge| write_back.must_decide_locally(charge.counter()))
     }

@@ -22,7 +22,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Only the store knows whether an id was refunded before: every node would refund it once. While the store cannot
     /// be called this is an error, and may be sent again.
     pub(crate) async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
-        if self.decides_locally(&refund.set) {
+        if self.bypasses_store(&refund.set) {
             return Err(untrusted());
         }
         self.follow_up(&refund.set, |store| store.refund(refund)).await
@@ -31,7 +31,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Leases are drawn from the store only, never from a share. Their units are in the mirror like any charge, and so
     /// are restored into a store that lost them.
     pub(crate) async fn draw(self: &Arc<Self>, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
-        if self.decides_locally(&ChargeSet::of_one(charge.clone())) {
+        if self.bypasses_store(&ChargeSet::of_one(charge.clone())) {
             return Err(untrusted());
         }
         let sent = self.sent_now();
@@ -42,7 +42,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Forced units cannot be denied locally: they are pending until the store can be called.
     pub(crate) async fn force(self: &Arc<Self>, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        if !self.decides_locally(set) {
+        if !self.bypasses_store(set) {
             let sent = self.sent_now();
             let budget = self.settings.budget_of(&[set], ChargeKind::Charge).max(self.settings.budget);
             let until = self.deadline_of(Nanos::MAX, &[set]);
@@ -192,7 +192,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             expires_at: self.store_time().plus(LATE_REPLY_TIMEOUT),
             set,
         };
-        if self.decides_locally(&refund.set) {
+        if self.bypasses_store(&refund.set) {
             self.node_state.refund_to_share(&refund, &self.membership.load(), self.store_time());
         } else {
             let _lost_or_done = self.follow_up(&refund.set, |store| store.refund(&refund)).await;

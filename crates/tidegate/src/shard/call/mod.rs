@@ -27,7 +27,8 @@ use crate::shard::call::in_flight::CallInFlight;
 use crate::shard::refund::{ChargeKind, refund_of, settle_as_unused};
 use crate::shard::shared_shard::{RequestStamp, SharedShard};
 
-/// How long a late reply is awaited. After that it counts as lost.
+/// The maximum time for which a late reply is awaited. After that it counts as lost. The reply timeout of a connection
+/// is shorter and usually ends the wait.
 pub(crate) const LATE_REPLY_TIMEOUT: Nanos = Nanos::from_secs(60);
 
 /// How long the reply to a write-back, a restore or a draw is awaited. No decision waits for these, so it is longer than

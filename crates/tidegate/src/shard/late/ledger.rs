@@ -148,8 +148,8 @@ impl LateLedger {
         self.accounts.get(&counter).map_or(0, |a| a.waiting)
     }
 
-    /// Decides and pays. Returns what pays for a request if it is admitted. A denied request keeps nothing.
-    fn decide(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
+    /// Pays for a request that can be admitted, and returns with what. One that cannot keeps nothing.
+    fn pay_if_affordable(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
         let (admitted, payments) = self.afford(claims, at);
         if admitted {
             self.pay(claims, &payments, at);
@@ -213,7 +213,7 @@ impl LateLedger {
             .filter(|claim| claim.role != Role::Shadow)
             .map(|claim| Claim { room: 0, role: Role::Enforce, ..*claim })
             .collect();
-        !by_credit.is_empty() && self.decide(&by_credit, at).is_some()
+        !by_credit.is_empty() && self.pay_if_affordable(&by_credit, at).is_some()
     }
 
     /// Records a request whose reply is outstanding.

@@ -1,6 +1,7 @@
--- The five meters, step for step as the Rust code in core/src/algorithms. Each takes the limit, the state (changed in
--- place) and ticks of that limit. All numbers stay below 2^53: the limit was compiled so, comparisons are written so
--- that no sum exceeds it, and a product that may exceed it is only compared with something smaller.
+-- The five meters, step for step as the Rust code in crates/core/src/algorithms; three of the seven algorithms share
+-- the bucket. Each takes the limit, the state (changed in place) and ticks of that limit. All numbers stay below 2^53:
+-- the limit was compiled so, comparisons are written so that no sum exceeds it, and a product that may exceed it is only
+-- compared with something smaller.
 
 local FULL = 1000 * ENTRY
 local MAX_UNITS = 4294967295
