@@ -5,15 +5,15 @@
 //! of one `CL.THROTTLE` call serve as well as a rule. [`Outcome::at`] is the time of the decision: that of the injected
 //! clock, or the store's own.
 //!
-//! `traits` has the verbs, and enforces one reply per set. `transaction` defines the decision on a set. `shared_store`
-//! is the status of a store that nodes share and that may fail. `reservation`
-//! and `reservation_ledger` serve costs that are known only at the end.
+//! `traits` has the verbs, and enforces one reply per set. `transaction` defines the decision on a set. `probe` is the
+//! status of a store that nodes share and that may fail. `reservation` and `reservation_ledger` serve costs that are
+//! known only at the end.
 
 mod failure;
+mod probe;
 mod reservation;
 mod reservation_ledger;
 mod restore_point;
-mod shared_store;
 mod traits;
 mod transaction;
 
@@ -23,10 +23,10 @@ use std::num::NonZeroU64;
 use smallvec::{SmallVec, smallvec};
 
 pub use self::failure::{FailureCause, FailureKind};
+pub use self::probe::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 pub use self::reservation::{Correction, ReservationState, Reserve, Settle, Settled, Used};
 pub use self::reservation_ledger::{ExpiredReservation, LedgerFullError, ReservationLedger};
 pub use self::restore_point::{HeartbeatReply, RestorePoint};
-pub use self::shared_store::{Epoch, HashSlot, Heartbeat, NodeId, Probe, ShardId, Shards, StoreStatus};
 pub use self::traits::{Counters, Permits, ReplyCountError, Reservations, Store};
 pub use self::transaction::{ChargeIntent, ChargeTransaction, StagedCounter};
 use crate::algorithms::{CounterState, Figures, Limit, Verdict};

@@ -11,7 +11,7 @@ mod described;
 #[cfg(feature = "internals")]
 mod key_charges;
 mod library_request;
-mod open_permits;
+mod open_permit_gauge;
 mod permit_renewer;
 mod reservations;
 mod settlement_retries;
@@ -55,8 +55,8 @@ pub use self::builder::RedisCounters;
 pub use self::builder::{BuildError, LimiterBuilder, MemoryCounters};
 #[cfg(feature = "internals")]
 pub use self::key_charges::{KeyAction, KeyCharge, KeyFamily};
-pub use self::open_permits::MAX_COUNTED_TICKETS;
-use self::open_permits::OpenPermitGauge;
+pub use self::open_permit_gauge::MAX_COUNTED_TICKETS;
+use self::open_permit_gauge::OpenPermitGauge;
 pub use self::permit_renewer::{Permit, PermitRenewer};
 pub use self::reservations::{Reservation, SettleError, Settlement};
 pub use self::settlement_retries::PENDING_SETTLEMENTS_CAP_PART;

@@ -1,6 +1,6 @@
 //! Names of the workspace: a type name exists once, refused words do not come back, and `if` decides on booleans.
 //!
-//! The words are those of the vocabulary page of the design: each has a word of the field in its place.
+//! Each refused word was once used here in place of a word that the field already has.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -155,7 +155,11 @@ impl Limit {
             Parameters::Log { limit, width, grain } if grain > 0 => {
                 (AnyMeter::Log(SlidingLog { limit, width, grain }), Algorithm::SlidingLog)
             }
-            _ => return None,
+            Parameters::Bucket { .. }
+            | Parameters::Fixed { .. }
+            | Parameters::Sliding { .. }
+            | Parameters::Strict { .. }
+            | Parameters::Log { .. } => return None,
         };
         Some(Limit::from_meter(meter, tick, algorithm))
     }

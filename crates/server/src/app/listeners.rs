@@ -1,6 +1,7 @@
 //! The listeners of the service, as a table. All are opened before the first one serves, so that a port in use is an
 //! error of the start.
 
+use std::fmt;
 use std::io::Write;
 use std::sync::Arc;
 
@@ -36,9 +37,31 @@ pub(super) struct ListenerParts {
     pub(super) tls: Option<Arc<ListenerTls>>,
 }
 
+/// Which listener it is. Its name is in the log and in error messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ListenerName {
+    Http,
+    Grpc,
+    Resp,
+    Admin,
+    Metrics,
+}
+
+impl fmt::Display for ListenerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ListenerName::Http => "http",
+            ListenerName::Grpc => "grpc",
+            ListenerName::Resp => "resp",
+            ListenerName::Admin => "admin",
+            ListenerName::Metrics => "metrics",
+        })
+    }
+}
+
 /// A row of the table: a listener, and how it serves.
 struct ListenerRow<'s> {
-    edge: &'static str,
+    name: ListenerName,
     address: &'s ListenAddress,
     serve: Box<dyn FnOnce(Listener) + Send + 's>,
 }
@@ -47,23 +70,27 @@ struct ListenerRow<'s> {
 pub(super) async fn serve_all(
     settings: &ServerSettings,
     parts: ListenerParts,
-    drain: &ShutdownHandle,
+    shutdown: &ShutdownHandle,
 ) -> Result<(), ServeError> {
+    parts.tls.iter().for_each(ListenerTls::watch_files);
     let mut opened = Vec::new();
-    for row in table(settings, parts, drain) {
-        let listener = match row.edge {
-            "admin" => Listener::open_private(row.address).await,
-            _ => Listener::open(row.address).await,
+    for row in table(settings, parts, shutdown) {
+        let listener = match row.name {
+            ListenerName::Admin => Listener::open_private(row.address).await,
+            ListenerName::Http | ListenerName::Grpc | ListenerName::Resp | ListenerName::Metrics => {
+                Listener::open(row.address).await
+            }
         };
         let listener = listener.map_err(|error| {
-            ServeError::System(format!("cannot listen for {} at {}: {error}", row.edge, row.address))
+            ServeError::System(format!("cannot listen for {} at {}: {error}", row.name, row.address))
         })?;
         opened.extend(listener.map(|listener| (row, listener)));
     }
     for (row, listener) in opened {
         let address = listener.local_address();
-        info!(edge = row.edge, %address, tls = (row.edge == "grpc").then_some(settings.grpc_tls.is_some()), "listening");
-        if row.edge == "http" && settings.rules.path.is_none() && settings.rules.xds.is_none() {
+        let tls = (row.name == ListenerName::Grpc).then_some(settings.grpc_tls.is_some());
+        info!(edge = %row.name, %address, tls, "listening");
+        if row.name == ListenerName::Http && settings.rules.path.is_none() && settings.rules.xds.is_none() {
             print_welcome(&address);
         }
         (row.serve)(listener);
@@ -71,7 +98,7 @@ pub(super) async fn serve_all(
     Ok(())
 }
 
-fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, drain: &'s ShutdownHandle) -> Vec<ListenerRow<'s>> {
+fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, shutdown: &'s ShutdownHandle) -> Vec<ListenerRow<'s>> {
     let ListenerParts { decider, policy_watcher, access, password, tls } = parts;
     let limits = ListenerLimits {
         connections: max_connections(settings),
@@ -94,21 +121,20 @@ fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, drain: &'s Shut
     let admin = AdminListener { decider: Arc::clone(&decider), metrics: render, policy_watcher, access };
     let public = PublicListener::new(&decider, &envoy);
     let resp = RespListener::new(Arc::clone(&decider), password, settings.capabilities().precision);
-    tls.iter().for_each(ListenerTls::watch_files);
-    let shared = (&decider.metrics, drain);
+    let shared = (&decider.metrics, shutdown);
     vec![
-        row(shared, "http", &settings.http, public, limits, None),
-        row(shared, "grpc", &settings.grpc, EnvoyListener(envoy), aged, tls),
-        row(shared, "resp", &settings.resp, resp, limits, None),
-        row(shared, "admin", &settings.admin, admin, small, None),
-        row(shared, "metrics", &settings.metrics, scraped, small, None),
+        row(shared, ListenerName::Http, &settings.http, public, limits, None),
+        row(shared, ListenerName::Grpc, &settings.grpc, EnvoyListener(envoy), aged, tls),
+        row(shared, ListenerName::Resp, &settings.resp, resp, limits, None),
+        row(shared, ListenerName::Admin, &settings.admin, admin, small, None),
+        row(shared, ListenerName::Metrics, &settings.metrics, scraped, small, None),
     ]
 }
 
 /// A row. All rows share the metrics and the shutdown.
 fn row<'s>(
-    (metrics, drain): (&Arc<Metrics>, &'s ShutdownHandle),
-    edge: &'static str,
+    (metrics, shutdown): (&Arc<Metrics>, &'s ShutdownHandle),
+    name: ListenerName,
     address: &'s ListenAddress,
     handler: impl ConnectionHandler,
     limits: ListenerLimits,
@@ -116,10 +142,10 @@ fn row<'s>(
 ) -> ListenerRow<'s> {
     let metrics = Arc::clone(metrics);
     let serve = move |listener: Listener| {
-        let shutdown = ListenerShutdown { phase: drain.subscribe(), in_flight: drain.in_flight_guard() };
+        let shutdown = ListenerShutdown { phase: shutdown.subscribe(), in_flight: shutdown.in_flight_guard() };
         tokio::spawn(listener.serve(handler, limits, shutdown, metrics, tls));
     };
-    ListenerRow { edge, address, serve: Box::new(serve) }
+    ListenerRow { name, address, serve: Box::new(serve) }
 }
 
 /// The edges whose listeners are enabled.

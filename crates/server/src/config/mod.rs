@@ -4,12 +4,12 @@
 //! result, complete and checked. Unknown names are errors, in the file and in the environment.
 
 pub(crate) mod control_plane;
-mod environment;
 pub(crate) mod envoy_compat;
 pub(crate) mod envoy_options;
 mod layer;
 pub(crate) mod listen_address;
 pub(crate) mod listener_options;
+mod misspelt_variables;
 mod quantity;
 mod resolve;
 pub(crate) mod store_choice;
@@ -30,13 +30,13 @@ use tidegate_core::units::Nanos;
 use tidegate_rules::ParseOptions;
 
 pub(crate) use self::control_plane::{ControlPlane, XdsNodeInfo, XdsTlsFiles};
-pub(crate) use self::environment::{UnknownVariableError, check as check_environment};
 pub(crate) use self::envoy_compat::EnvoyCompat;
 use self::envoy_compat::EnvoyCompatError;
 pub(crate) use self::envoy_options::{EnvoyOptions, LimitHeaders, ReferenceHeaderNames};
 pub(crate) use self::layer::SettingsLayer;
 pub(crate) use self::listen_address::{EndpointAddress, ListenAddress};
 pub(crate) use self::listener_options::{ConnectionAge, ListenerTlsFiles};
+pub(crate) use self::misspelt_variables::{UnknownVariableError, check as check_environment};
 pub(crate) use self::quantity::{ByteSize, millis};
 use self::store_choice::StoreUrlError;
 pub(crate) use self::store_choice::{StoreChoice, StoreUrl};

@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 
 use crate::logging::{RateLimitedLog, panics};
 use crate::state::data_dir;
-use crate::state::shared_store::SharedStore;
+use crate::state::joined_store::JoinedStore;
 use crate::state::store_health::StoreOutage;
 
 /// The limiter of this process.
@@ -34,7 +34,7 @@ static OVERFLOW_LOG: RateLimitedLog = RateLimitedLog::new();
 pub(crate) enum AnyStore {
     Memory(MemoryStore<SystemClock>),
     Disk(DiskStore<SystemClock>),
-    Shared(SharedStore),
+    Shared(JoinedStore),
 }
 
 /// The condition of a store. Contains no address, user or secret.
@@ -78,11 +78,11 @@ impl AnyStore {
 
     /// Counters in the Redis or Valkey at `url`, or why they cannot be there.
     pub(crate) fn shared_at(url: &str, settings: ResilienceSettings) -> Result<Self, String> {
-        SharedStore::open(url, settings).map(AnyStore::Shared)
+        JoinedStore::open(url, settings).map(AnyStore::Shared)
     }
 
     /// The store that nodes share, if it is one.
-    pub(crate) fn shared(&self) -> Option<&SharedStore> {
+    pub(crate) fn shared(&self) -> Option<&JoinedStore> {
         match self {
             AnyStore::Shared(shared) => Some(shared),
             AnyStore::Memory(_) | AnyStore::Disk(_) => None,

@@ -70,7 +70,7 @@ fn a_node_holds_at_most_the_inflow_of_one_lease() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     let held = (0..2_000).map(|_| {
         setup.stream(&own, 1, Nanos::new(100_000));
-        setup.lease.leases().units_outstanding
+        setup.lease.lease_stats().units_outstanding
     });
     assert_eq!(held.max(), Some(100));
 }
@@ -136,11 +136,11 @@ fn idle_leases_are_returned_and_used_ones_stay() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 10, Nanos::ZERO);
     setup.pass(MS(45));
-    assert_eq!(setup.lease.leases().units_outstanding, 6);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 6);
     assert_eq!(setup.used_units(&own), 16);
     setup.pass(MS(10));
     assert_eq!(setup.used_units(&own), 10);
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.leases_drawn, stats.units_drawn), (1, 8));
     assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (6, 0, 0));
 }
@@ -151,7 +151,7 @@ fn leftovers_of_an_expired_lease_are_returned_while_others_are_drawn() {
     let mut admitted = setup.stream(&own, 60, Nanos::ZERO).len() as u64;
     // Few enough not to use them up, and often enough not to be idle.
     admitted += setup.stream(&own, 10, MS(20)).len() as u64;
-    assert!(setup.lease.leases().units_returned > 0);
+    assert!(setup.lease.lease_stats().units_returned > 0);
     setup.pass(MS(200));
     assert_eq!(setup.used_units(&own), admitted);
 }
@@ -178,12 +178,12 @@ fn the_store_decides_the_exact_limits_of_a_request_and_its_denial_returns_leased
     let left = 100_000 - 9;
     assert_eq!(charge().expect("a decision"), (true, Source::Lease, left - 1));
     assert_eq!(charge().expect("a decision"), (true, Source::Lease, left - 2));
-    let held = setup.lease.leases().units_outstanding;
+    let held = setup.lease.lease_stats().units_outstanding;
     setup.store.behave(|behaviour| behaviour.fails = true);
     assert!(charge().is_err());
     setup.store.behave(|behaviour| behaviour.fails = false);
     assert_eq!(charge().expect("a decision"), (false, Source::Exact, left - 2));
-    assert_eq!(setup.lease.leases().units_outstanding, held);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, held);
     assert_eq!(setup.used_units(&exact), 2);
 }
 
@@ -191,12 +191,12 @@ fn the_store_decides_the_exact_limits_of_a_request_and_its_denial_returns_leased
 fn a_request_that_cannot_be_covered_goes_to_the_store_as_a_whole() {
     let (setup, hot, cold) = (LeaseTestbed::new(), roomy(1), roomy(2));
     setup.stream(&hot, 9, Nanos::ZERO);
-    let held = setup.lease.leases().units_outstanding;
+    let held = setup.lease.lease_stats().units_outstanding;
     let mut set = hot.set(1);
     set.charges.push(cold.charge(1));
     let outcome = setup.sim.block_on(setup.lease.charge(&set));
     assert_eq!(outcome.expect("a decision").source, Source::Exact);
-    assert_eq!(setup.lease.leases().units_outstanding, held);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, held);
     assert_eq!((setup.used_units(&hot), setup.used_units(&cold)), (8 + 8 + 1, 1));
 }
 
@@ -229,7 +229,7 @@ fn a_nearly_used_limit_is_counted_exactly() {
         setup.pass(MS(1));
     }
     assert_eq!(admitted, 200);
-    assert!(setup.lease.leases().leases_drawn > 0 && other.leases().leases_drawn > 0);
+    assert!(setup.lease.lease_stats().leases_drawn > 0 && other.lease_stats().leases_drawn > 0);
 }
 
 /// Units were drawn for requests that cost more than a node may hold, and no request could use them.
@@ -249,9 +249,9 @@ fn no_lease_is_drawn_for_requests_that_cost_more_than_a_node_may_hold() {
 fn another_lease_is_drawn_when_a_request_costs_more_than_the_node_holds() {
     let (setup, own) = (LeaseTestbed::new(), roomy(1));
     setup.stream(&own, 8, Nanos::ZERO);
-    assert_eq!(setup.lease.leases().units_outstanding, 8);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 8);
     assert_eq!(setup.charge(&own, 20).source, Source::Lease, "from two leases");
-    assert_eq!(setup.lease.leases().units_outstanding, 8 + 28 - 20);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 8 + 28 - 20);
 }
 
 /// Nothing else comes so near to the bound: a lease is drawn from a full bucket, waits until it is full
@@ -264,7 +264,7 @@ fn a_waiting_lease_plus_the_inflow_meanwhile_is_the_burst_as_written() {
     setup.stream(&own, 20_000, Nanos::ZERO); // so that the estimated demand is high
     setup.pass(MS(300));
     assert_eq!(setup.stream(&own, 1, MS(45)), "l", "after a wait for the draw");
-    assert_eq!(setup.lease.leases().units_outstanding, 99);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 99);
     setup.store.behave(|behaviour| behaviour.epoch = None); // no more leases are drawn
     assert_eq!(setup.stream(&own, 1, MS(45)), "l");
     assert_eq!(setup.stream(&own, 1, MS(9)), "l");
@@ -411,7 +411,7 @@ fn units_of_a_past_epoch_are_used_but_not_returned() {
     setup.store.calls();
     setup.pass(MS(60));
     assert_eq!(setup.store.calls(), []);
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (0, 6, 0));
 }
 
@@ -421,7 +421,7 @@ fn a_return_counts_only_if_the_store_confirms_it() {
     setup.stream(&own, 9, Nanos::ZERO);
     setup.store.behave(|behaviour| behaviour.refunds_lapse = true);
     setup.pass(MS(60));
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_returned, stats.units_lapsed, stats.units_outstanding), (0, 7, 0));
     assert_eq!(setup.used_units(&own), 16);
 }
@@ -444,7 +444,7 @@ fn a_reset_drops_held_leases_and_draws_in_flight() {
     let reset = setup.sim.block_on(setup.lease.reset(&own.set(1)));
     reset.expect("memory replies");
     setup.pass(MS(5));
-    assert_eq!(setup.lease.leases().units_outstanding, 0);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 0);
     setup.pass(MS(100));
     assert_eq!(setup.used_units(&own), 0, "nothing is returned either");
 }
@@ -464,7 +464,7 @@ fn a_peek_includes_leased_units() {
     assert!(all.expect("memory replies").admitted);
     assert_eq!(peek(1), (true, 7));
     assert_eq!(peek(8), (false, 7));
-    assert_eq!(setup.lease.leases().units_outstanding, 7, "a peek takes nothing");
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 7, "a peek takes nothing");
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn draining_returns_all_leases_and_draws_no_more() {
     setup.pass(MS(5)); // the draw is in flight
     setup.sim.block_on(setup.lease.drain());
     assert_eq!((setup.used_units(&own), setup.used_units(&other)), (admitted, 8));
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
     setup.store.behave(|behaviour| behaviour.one_way = Nanos::ZERO);
     assert_eq!(setup.stream(&own, 20, Nanos::ZERO), "e".repeat(20));
@@ -502,7 +502,7 @@ fn draining_waits_for_draws_in_flight() {
     setup.flood(&own, 8);
     setup.pass(MS(5));
     setup.sim.block_on(setup.lease.drain());
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_drawn, stats.units_returned), (8, 8));
     assert_eq!(setup.used_units(&own), 8);
 }
@@ -516,7 +516,7 @@ fn draining_waits_for_requests_that_may_return_units() {
     let exact = TestLimit::new(2, &spec);
     setup.stream(&exact, 1, Nanos::ZERO);
     setup.stream(&own, 9, Nanos::ZERO);
-    let held = setup.lease.leases().units_outstanding;
+    let held = setup.lease.lease_stats().units_outstanding;
     setup.store.behave(|behaviour| {
         (behaviour.one_way, behaviour.epoch) = (MS(10), None); // no lease is drawn meanwhile
     });
@@ -530,10 +530,10 @@ fn draining_waits_for_requests_that_may_return_units() {
         assert!(!outcome.expect("a decision").admitted);
     });
     setup.pass(MS(5));
-    assert_eq!(setup.lease.leases().units_outstanding, 0, "all units are taken");
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 0, "all units are taken");
     setup.store.behave(|behaviour| behaviour.epoch = Some(Epoch(1)));
     setup.sim.block_on(setup.lease.drain());
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_returned, stats.units_lapsed), (held, 0));
     assert_eq!(setup.used_units(&own), 9);
 }

@@ -42,7 +42,7 @@ fn run(setup: &LeaseTestbed, own: &TestLimit, beside: &TestLimit, lasts: Nanos) 
     setup.pass(MS(20));
     for node in &nodes {
         setup.sim.block_on(node.drain());
-        assert_eq!((node.leases().units_outstanding, node.leases().units_lapsed), (0, 0));
+        assert_eq!((node.lease_stats().units_outstanding, node.lease_stats().units_lapsed), (0, 0));
     }
     let also = *also.lock();
     (admitted, also)

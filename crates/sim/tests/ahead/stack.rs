@@ -85,12 +85,12 @@ fn a_lease_decides_until_it_expires_during_an_outage_and_none_is_drawn() {
     stack.set_conditions(DOWN);
     assert_eq!(stack.stream(1), [Source::Lease]);
     stack.pass(MS(120));
-    let draws = stack.store.leases().leases_drawn;
+    let draws = stack.store.lease_stats().leases_drawn;
     let decided = stack.stream(100);
     assert!(!decided.contains(&Source::Lease), "{decided:?}");
     stack.set_conditions(NetworkConditions::HEALTHY);
     stack.pass(MS(5_000));
-    assert_eq!(stack.store.leases().leases_drawn, draws);
+    assert_eq!(stack.store.lease_stats().leases_drawn, draws);
     let decided = stack.stream(100);
     assert!(decided.contains(&Source::Lease), "{decided:?}");
 }
@@ -101,14 +101,14 @@ fn a_lease_decides_until_it_expires_during_an_outage_and_none_is_drawn() {
 fn unused_units_stay_charged_during_an_outage() {
     let stack = LeaseStack::new();
     stack.stream(100);
-    let held = stack.store.leases().units_outstanding;
+    let held = stack.store.lease_stats().units_outstanding;
     assert!(held > 0);
     stack.set_conditions(DOWN);
     let large = stack.own.set(held + 1); // more than the lease: this node's share decides, and the units are pending
     let outcome = stack.sim.block_on(stack.store.charge(&large));
     assert_eq!(outcome.expect("a decision").source, Source::Fallback);
     stack.pass(MS(120));
-    let leases = stack.store.leases();
+    let leases = stack.store.lease_stats();
     assert_eq!((leases.units_returned, leases.units_lapsed), (0, held));
     stack.set_conditions(NetworkConditions::HEALTHY);
     stack.pass(MS(5_000));
@@ -123,13 +123,13 @@ fn drawn_leases_are_restored_to_a_store_that_lost_them_and_not_returned() {
     stack.stream(100);
     assert_eq!(stack.stream(20), [Source::Lease]);
     let drawn = stack.used_units();
-    assert!(stack.store.leases().units_outstanding > 0);
+    assert!(stack.store.lease_stats().units_outstanding > 0);
     stack.model.lock().restart_empty();
     let another = TestLimit { subject: Fingerprint::new(2), ..stack.own.clone() };
     let noticed = stack.sim.block_on(stack.store.charge(&another.set(1)));
     assert_eq!(noticed.expect("a decision").source, Source::Fallback);
     stack.pass(MS(1_500)); // recovered, and all leases have expired
-    let leases = stack.store.leases();
+    let leases = stack.store.lease_stats();
     assert_eq!((leases.units_outstanding, leases.units_returned), (0, 0));
     assert!(leases.units_lapsed > 0);
     assert_eq!((stack.used_units(), stack.refunds()), (drawn, 0));
@@ -144,7 +144,7 @@ fn after_a_loss_the_counter_is_never_below_the_admitted_units() {
         stack.model.lock().restart_empty();
         stack.stream(1_500);
     }
-    assert!(stack.store.leases().leases_drawn > 100);
+    assert!(stack.store.lease_stats().leases_drawn > 100);
     stack.sim.block_on(stack.store.drain());
     stack.pass(MS(500)); // the pending units are written back
     let (used_units, admitted) = (stack.used_units(), *stack.admitted.lock());
@@ -160,10 +160,10 @@ fn a_store_that_is_too_slow_for_decisions_still_serves_leases() {
         min_latency: MS(20), // a round trip exceeds the budget
         ..NetworkConditions::HEALTHY
     });
-    let before = stack.store.leases().units_drawn;
+    let before = stack.store.lease_stats().units_drawn;
     stack.stream(30);
     stack.pass(MS(50));
-    let leases = stack.store.leases();
+    let leases = stack.store.lease_stats();
     assert!(leases.units_drawn > before, "{leases:?}");
 }
 

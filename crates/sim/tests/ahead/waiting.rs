@@ -40,7 +40,7 @@ fn send_at_once(setup: &LeaseTestbed, own: &TestLimit, requests: usize) -> Arc<M
 fn with_eight(own: &TestLimit, one_way: Nanos) -> LeaseTestbed {
     let setup = LeaseTestbed::new();
     setup.stream(own, 8, Nanos::ZERO);
-    assert_eq!(setup.lease.leases().units_outstanding, 8);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 8);
     setup.store.behave(|behaviour| behaviour.one_way = one_way);
     setup.store.calls();
     setup
@@ -154,7 +154,7 @@ fn a_request_that_gives_up_waiting_has_taken_nothing() {
         assert!(polled.is_pending());
     }
     setup.pass(MS(1));
-    assert_eq!(setup.lease.leases().units_outstanding, 12);
+    assert_eq!(setup.lease.lease_stats().units_outstanding, 12);
     setup.pass(LEASE.plus(LEASE));
     assert_eq!(*decided.lock(), "l".repeat(8));
     assert_eq!(setup.used_units(&own), 8 + 8);
@@ -188,6 +188,6 @@ fn waiting_requests_are_decided_when_the_node_drains() {
     setup.pass(MS(2));
     assert_eq!(*decided.lock(), "l".repeat(8) + &"e".repeat(4));
     assert_eq!(setup.used_units(&own), 8 + 12);
-    let stats = setup.lease.leases();
+    let stats = setup.lease.lease_stats();
     assert_eq!((stats.units_outstanding, stats.units_lapsed), (0, 0));
 }

@@ -31,7 +31,7 @@ pub(super) enum Undecided<'a> {
 
 /// A set that is decided in part.
 pub(super) struct SplitSet<'a> {
-    local: LocalCharges,
+    local: DecidedCharges,
     /// The charges for the store.
     pub(super) rest: ChargeSet<'a>,
     /// Held while units may be returned.
@@ -55,7 +55,7 @@ struct DecidedCharge {
     counted: CountedUnits,
 }
 
-type LocalCharges = SmallVec<[DecidedCharge; 2]>;
+type DecidedCharges = SmallVec<[DecidedCharge; 2]>;
 
 /// What is returned if the request does not pass.
 enum CountedUnits {
@@ -88,7 +88,7 @@ pub(super) fn may_decide_ahead(set: &ChargeSet<'_>) -> bool {
     set.charges.iter().any(|charge| is_leased(charge) || is_lenient(charge))
 }
 
-fn is_denied(local: &LocalCharges) -> bool {
+fn is_denied(local: &DecidedCharges) -> bool {
     local.iter().any(|charge| !charge.reading.verdict.allows())
 }
 
@@ -146,14 +146,14 @@ impl AheadTable {
             (_, Some(Shortage { refill: Some(refill), .. })) if set.charges.iter().all(is_leased) => {
                 return Err(Undecided::Refill(refill));
             }
-            _ => LocalCharges::new(),
+            _ => DecidedCharges::new(),
         };
         local.extend(self.count_in_views(set, now));
         if local.is_empty() {
             return Err(Undecided::Remote);
         }
         if is_denied(&local) {
-            self.return_counted(set, &mut local, now);
+            self.put_back_all(set, &mut local, now);
         }
         let is_local = |index: usize| local.iter().any(|charge| charge.index == index);
         let rest = (0..set.charges.len()).filter(|index| !is_local(*index));
@@ -174,7 +174,7 @@ impl AheadTable {
     ) -> Result<Outcome, E> {
         let SplitSet { mut local, in_flight: _until_returned, .. } = split;
         if !rest.as_ref().is_ok_and(|rest| rest.admitted) {
-            self.return_counted(set, &mut local, now);
+            self.put_back_all(set, &mut local, now);
         }
         Ok(merge(set, &local, Some(rest?)))
     }
@@ -186,8 +186,8 @@ impl AheadTable {
         attempt: LeaseAttempt,
         now: Nanos,
         draws: &mut Vec<Effect>,
-    ) -> (LocalCharges, Option<Shortage>) {
-        let (mut taken, mut missing) = (LocalCharges::new(), None::<Shortage>);
+    ) -> (DecidedCharges, Option<Shortage>) {
+        let (mut taken, mut missing) = (DecidedCharges::new(), None::<Shortage>);
         for (index, charge) in set.charges.iter().enumerate().filter(|(_, charge)| is_leased(charge)) {
             let (counter, cost) = (charge.counter(), charge.cost.get());
             let mut bucket = self.bucket(counter);
@@ -219,21 +219,21 @@ impl AheadTable {
             }
         }
         if missing.is_some() {
-            self.return_counted(set, &mut taken, now);
+            self.put_back_all(set, &mut taken, now);
         }
         (taken, missing)
     }
 
     /// Counts all lenient charges of a set in their views. If one of them is denied, the other views are only read
     /// after it. Nothing if a fresh view is missing.
-    fn count_in_views(&self, set: &ChargeSet<'_>, now: Nanos) -> LocalCharges {
-        let mut local = LocalCharges::new();
+    fn count_in_views(&self, set: &ChargeSet<'_>, now: Nanos) -> DecidedCharges {
+        let mut local = DecidedCharges::new();
         for (index, charge) in set.charges.iter().enumerate().filter(|(_, charge)| is_lenient(charge)) {
             let mut bucket = self.bucket(charge.counter());
             let Some(view) = bucket.fresh_view(charge, now) else {
                 drop(bucket);
-                self.return_counted(set, &mut local, now);
-                return LocalCharges::new();
+                self.put_back_all(set, &mut local, now);
+                return DecidedCharges::new();
             };
             let (reading, at) = if is_denied(&local) { view.peek(charge, now) } else { view.try_charge(charge, now) };
             let is_counted = reading.verdict.allows() && !is_denied(&local);
@@ -244,7 +244,7 @@ impl AheadTable {
     }
 
     /// The request does not pass: returns what was counted for it.
-    fn return_counted(&self, set: &ChargeSet<'_>, local: &mut LocalCharges, now: Nanos) {
+    fn put_back_all(&self, set: &ChargeSet<'_>, local: &mut DecidedCharges, now: Nanos) {
         for decided in local {
             let (charge, counter) = (&set.charges[decided.index], set.charges[decided.index].counter());
             let mut bucket = self.bucket(counter);
@@ -259,7 +259,7 @@ impl AheadTable {
                     let remaining = &mut decided.reading.figures.remaining;
                     *remaining = remaining.saturating_add(taken.units()).min(charge.limit.capacity());
                     match bucket.leased(counter, &charge.limit).filter(|leased| leased.id == taken.id) {
-                        Some(leased) => leased.return_units(taken),
+                        Some(leased) => leased.put_back(taken),
                         None => self.add_lapsed(taken.units()), // and stay charged
                     }
                     drop(bucket);
@@ -276,7 +276,7 @@ impl AheadTable {
             let (reading, at) = bucket.fresh_view(charge, now).filter(|_| is_lenient(charge))?.peek(charge, now);
             Some(DecidedCharge { index, reading, at, counted: CountedUnits::Nothing })
         });
-        let local = each.collect::<Option<LocalCharges>>().filter(|local| !local.is_empty())?;
+        let local = each.collect::<Option<DecidedCharges>>().filter(|local| !local.is_empty())?;
         Some(merge(set, &local, None))
     }
 
@@ -303,7 +303,7 @@ impl AheadTable {
 /// One outcome of the local charges and the rest. Its time is the earliest one, so that a refund refunds no more than
 /// any would; for a denial, the time of the part that denied. Its source is that of the part that denied, or else the
 /// least exact one. Only the rest can be degraded.
-fn merge(set: &ChargeSet<'_>, local: &LocalCharges, rest: Option<Outcome>) -> Outcome {
+fn merge(set: &ChargeSet<'_>, local: &DecidedCharges, rest: Option<Outcome>) -> Outcome {
     let (is_denied, counts) = (is_denied(local), set.charges.len());
     let at = local.iter().map(|charge| charge.at).min().unwrap_or(Nanos::MAX);
     let is_any_lenient = local.iter().any(|charge| is_lenient(&set.charges[charge.index]));

@@ -1,7 +1,7 @@
 //! The leases of one counter under one limit, and its request rate. Pure: times go in, draws to send and leases to
 //! return come out.
 //!
-//! Events: `record_request`, `take`, `return_units`, `next_draw`, `complete_draw`, `remove_leases`. A draw is worth it
+//! Events: `record_request`, `take`, `put_back`, `next_draw`, `complete_draw`, `remove_leases`. A draw is worth it
 //! only for a counter with enough requests; a colder one has no leases and costs an evictable entry.
 //!
 //! Invariants: a unit is in one lease or taken, never both; no unit is taken from an expired lease; all outstanding
@@ -212,7 +212,7 @@ impl LeasedCounter {
     }
 
     /// The request did not pass: its units are in their leases again.
-    pub(super) fn return_units(&mut self, taken: TakenUnits) {
+    pub(super) fn put_back(&mut self, taken: TakenUnits) {
         taken.from.into_iter().for_each(|lease| self.add(lease));
     }
 

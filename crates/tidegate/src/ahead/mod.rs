@@ -5,8 +5,8 @@
 //! - `leased_counter`, `rate_estimate`, `refill`: units that are charged before they are used. A hot key costs one round
 //!   trip for many requests, and not one request too many is admitted.
 //! - `lenient_view`: the last synced state of a counter, by which a node admits before it syncs what it admitted.
-//! - `table` bounds all of these, `decision` decides a set by them, and `effects` makes the calls that follow: draws,
-//!   returns and syncs. The store behind decides everything else.
+//! - `table` bounds all of these, `decision` decides a set by them, and `background_calls` makes the calls that
+//!   follow: draws, returns and syncs. The store behind decides everything else.
 //!
 //! A node with enough requests for a leased counter draws a lease and decides by it until it is used up or expires; the
 //! limit sets its TTL. The next lease is drawn in the background when half is used; a request that finds no units
@@ -19,10 +19,10 @@
 //! Cancel-safety: a request that is dropped while the rest of it is decided has used its units; one that is dropped
 //! while it waits for a refill has taken none.
 
+mod background_calls;
 mod deadlines;
 mod decision;
 mod denial;
-mod effects;
 mod leased_counter;
 mod lenient_view;
 mod port;
@@ -77,7 +77,7 @@ struct AheadInner<S, R> {
     in_flight: Arc<AtomicUsize>,
     /// Set when nothing is decided ahead any more. Read after `in_flight` is raised, so that a drain that sets it and
     /// then finds nothing in flight has missed nothing.
-    drained: AtomicBool,
+    draining: AtomicBool,
 }
 
 /// The totals of leased units, for metrics.
@@ -120,7 +120,7 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
             table: AheadTable::new(max_entries),
             max_denial_age,
             in_flight: Arc::default(),
-            drained: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
         }))
     }
 
@@ -130,7 +130,7 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
     }
 
     /// How many units were drawn, returned, lapsed and are outstanding.
-    pub fn leases(&self) -> LeaseStats {
+    pub fn lease_stats(&self) -> LeaseStats {
         self.0.table.lease_stats()
     }
 

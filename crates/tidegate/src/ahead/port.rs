@@ -40,7 +40,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     /// Records a reply of the store to `set`, sent at `sent`.
     fn record_reply(self: &Arc<Self>, set: &ChargeSet<'_>, reply: &StoreResult<Outcome>, sent: Nanos) {
         if let Ok(outcome) = reply
-            && !self.drained.load(Ordering::SeqCst)
+            && !self.draining.load(Ordering::SeqCst)
         {
             self.table.record_views(set, outcome, sent, self.runtime.now());
         }
@@ -56,7 +56,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
         }
         // Units counted for the only charge of a set are never returned.
         let in_flight = (set.charges.len() > 1).then(|| InFlightGuard::begin(&self.in_flight));
-        if self.drained.load(Ordering::SeqCst) {
+        if self.draining.load(Ordering::SeqCst) {
             return Err(Undecided::Remote);
         }
         let mut draws = Vec::new();

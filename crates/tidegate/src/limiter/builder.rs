@@ -15,7 +15,7 @@ use tidegate_rules::SourceFile;
 use tidegate_rules::engine::EnforceMode;
 use tidegate_rules::event::Observer;
 
-use super::open_permits::OpenPermitGauge;
+use super::open_permit_gauge::OpenPermitGauge;
 use super::settlement_retries::SettlementRetries;
 use super::{IdSource, Keys, Limiter, random_id};
 use crate::adaptive::Adaptive;

@@ -20,10 +20,10 @@ pub use crate::shard::{
     ResilienceSettings, ShardObserver, ShardedStore, StoreEvent, Watcher,
 };
 
-/// A shared store that may fail, with all layers of this module around it.
+/// A shared store that may fail, with both components around it.
 pub type Resilient<P, R> = Ahead<ShardedStore<P, R>, R>;
 
-/// Puts all layers around a store and its shards, in order. The node id is that of the settings, or a random one.
+/// Puts both components around a store and its shards. The node id is that of the settings, or a random one.
 pub fn resilient<P: Shards + 'static, R: Runtime>(
     shards: P,
     runtime: R,

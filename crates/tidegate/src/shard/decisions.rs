@@ -19,7 +19,7 @@ use tidegate_core::units::Nanos;
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
 use crate::runtime::{Runtime, random_id, within};
-use crate::shard::call::{LateReply, StoreCallError};
+use crate::shard::call::{SentCharge, StoreCallError};
 use crate::shard::late::{LateId, Payment, Payments};
 use crate::shard::late_calls::OutstandingRequest;
 use crate::shard::refund::{ChargeKind, Readings, readings_before, refund_of, settle_as_unused};
@@ -77,20 +77,20 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         sets: &[&ChargeSet<'_>],
         kind: ChargeKind,
     ) -> Vec<ShardDecision> {
-        let (mut late, remains) = match self.send_charges(until, sets, kind) {
+        let (mut sent, remains) = match self.send_charges(until, sets, kind) {
             Ok(sent) => sent,
             Err(StoreCallError::BulkheadFull | StoreCallError::NoTime) if self.is_trusted() => {
                 return sets.iter().map(|set| self.decide_unsent(set, kind)).collect();
             }
             Err(_) => return sets.iter().map(|set| self.decide_locally(set, kind).into()).collect(),
         };
-        let Some(replies) = within(&self.runtime, remains, late.charging.as_mut()).await else {
+        let Some(replies) = within(&self.runtime, remains, sent.charging.as_mut()).await else {
             self.calls.check_silence(self.runtime.now());
-            return self.decide_late(sets, late, kind);
+            return self.decide_late(sets, sent, kind);
         };
-        self.report_all(late.call, sets, &replies);
+        self.report_all(sent.call, sets, &replies);
         let mut replies = replies.into_iter();
-        sets.iter().map(|set| self.decide_in_time(set, replies.next(), late.sent, kind)).collect()
+        sets.iter().map(|set| self.decide_in_time(set, replies.next(), sent.stamp, kind)).collect()
     }
 
     /// The reply is in time: it decides, and if it denies, credits may pay.
@@ -122,7 +122,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// The replies are late: the newest states decide, and a task awaits the replies.
-    fn decide_late(self: &Arc<Self>, sets: &[&ChargeSet<'_>], late: LateReply, kind: ChargeKind) -> Vec<ShardDecision> {
+    fn decide_late(
+        self: &Arc<Self>,
+        sets: &[&ChargeSet<'_>],
+        sent: SentCharge,
+        kind: ChargeKind,
+    ) -> Vec<ShardDecision> {
         let trusted = self.state() == ShardState::Exact;
         let mut requests = Vec::with_capacity(sets.len());
         let decided = sets.iter().map(|set| {
@@ -147,7 +152,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             decided
         });
         let decided = decided.collect();
-        self.await_late(late, requests, kind);
+        self.await_late(sent, requests, kind);
         decided
     }
 

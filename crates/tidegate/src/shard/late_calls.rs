@@ -8,7 +8,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
 use crate::runtime::Runtime;
-use crate::shard::call::LateReply;
+use crate::shard::call::SentCharge;
 use crate::shard::late::{
     CREDIT_TTL, Claim, LateChargeResult, LateEffect, LateId, LateLedger, LateView, Payment, Payments,
 };
@@ -60,12 +60,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// Spawns a task that awaits late replies and records them.
-    pub(crate) fn await_late(self: &Arc<Self>, late: LateReply, requests: Vec<OutstandingRequest>, kind: ChargeKind) {
+    pub(crate) fn await_late(
+        self: &Arc<Self>,
+        charge: SentCharge,
+        requests: Vec<OutstandingRequest>,
+        kind: ChargeKind,
+    ) {
         let shard = Arc::clone(self);
         self.runtime.spawn(async move {
-            let sent = late.sent;
+            let sent = charge.stamp;
             let sets: Vec<ChargeSet<'_>> = requests.iter().map(|r| r.set.set()).collect();
-            let replies = shard.await_late_replies(late, &sets.iter().collect::<Vec<_>>()).await;
+            let replies = shard.await_late_replies(charge, &sets.iter().collect::<Vec<_>>()).await;
             let mut replies = replies.into_iter().map(Result::ok);
             for (request, set) in requests.iter().zip(&sets) {
                 shard.record_late_reply(request, set, replies.next().flatten(), kind, sent);

@@ -1,4 +1,4 @@
-//! The settings of the resilience layers, each with its reason.
+//! The settings of a shared store's components, each with its reason.
 
 use std::sync::Arc;
 

@@ -132,7 +132,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// What may be done with the shard.
     pub(crate) fn state(&self) -> ShardState {
-        match (self.is_open(), self.is_trusted()) {
+        match (self.breaker_is_open(), self.is_trusted()) {
             (true, _) => ShardState::Down,
             (false, true) => ShardState::Exact,
             (false, false) => ShardState::Recovering,

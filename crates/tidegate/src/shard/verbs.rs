@@ -68,12 +68,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Local counts are no substitute: a client that has used up its limit would seem to have used nothing.
     pub(crate) async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
-        self.call(Nanos::MAX, self.settings.follow_up(None), |store| store.inspect(set)).await
+        self.call(Nanos::MAX, self.settings.follow_up_wait(None), |store| store.inspect(set)).await
     }
 
     /// Local state is removed only after the store has replied: after an error nothing is lost.
     pub(crate) async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        let in_store = self.call(Nanos::MAX, self.settings.follow_up(None), |store| store.reset(set)).await?;
+        let in_store = self.call(Nanos::MAX, self.settings.follow_up_wait(None), |store| store.reset(set)).await?;
         Ok(in_store.max(self.node_state.reset(set, self.store_time())))
     }
 
@@ -121,7 +121,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         } else if permits.is_local_only(permit, sent) {
             self.register_permit(permit).await
         } else {
-            let budget = self.settings.follow_up(permit.options.budget);
+            let budget = self.settings.follow_up_wait(permit.options.budget);
             self.call(Nanos::MAX, budget, |store| store.renew(permit)).await
         };
         let now = self.runtime.now();
@@ -152,7 +152,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Releases a permit in the store; true if the store knows it now.
     pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> bool {
-        let budget = self.settings.follow_up(permit.options.budget);
+        let budget = self.settings.follow_up_wait(permit.options.budget);
         let released = self.call(Nanos::MAX, budget, |store| store.release(permit)).await.is_ok();
         if released {
             self.node_state.permits.released(permit);

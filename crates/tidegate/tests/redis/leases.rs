@@ -93,7 +93,7 @@ fn two_nodes_allow_the_limit_by_leases_and_no_more() {
             assert!(by_lease > 0, "all were exact on {program:?}");
             for node in &nodes {
                 node.drain().await;
-                let leases = node.leases();
+                let leases = node.lease_stats();
                 assert_eq!((leases.units_outstanding, leases.units_lapsed), (0, 0), "{program:?}");
             }
             let found = nodes[0].inspect(&one(&rule, &limit)).await;

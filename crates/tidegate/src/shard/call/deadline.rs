@@ -13,7 +13,7 @@ impl ResilienceSettings {
     }
 
     /// The budget of a call that follows a decision, where the rule sets the budget `own`.
-    pub(crate) fn follow_up(&self, own: Option<Nanos>) -> Nanos {
+    pub(crate) fn follow_up_wait(&self, own: Option<Nanos>) -> Nanos {
         self.budget.max(self.follow_up_budget).max(own.unwrap_or(Nanos::ZERO))
     }
 

@@ -58,7 +58,7 @@ impl InFlight {
         })
     }
 
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn breaker_is_open(&self) -> bool {
         self.breaker.lock().is_open()
     }
 

@@ -1,8 +1,8 @@
 //! Calls to one shard: a deadline, a bulkhead and the breaker are around each of them.
 //!
-//! A call waits no longer than its budget. A charge whose reply is late becomes a [`LateReply`]: it is decided without
-//! the store, and its reply is awaited in the background. Every other late call is abandoned. Lateness does not reach
-//! the breaker. While the breaker is open only pings are sent.
+//! A call waits no longer than its budget. A charge is a [`SentCharge`]: when its reply is late it is decided without
+//! the store, and the reply is awaited in the background. Every other late call is abandoned. To the breaker a late
+//! call is neither a reply nor a failure, only a part of its silence. While the breaker is open only pings are sent.
 
 pub(crate) mod breaker;
 pub(crate) mod deadline;
@@ -74,18 +74,17 @@ pub(crate) fn untrusted() -> StoreError {
 /// Charges in flight that do not borrow from their request: one reply per set, in order.
 type ChargeFuture = Pin<Box<dyn Future<Output = Vec<StoreResult<Outcome>>> + Send>>;
 
-/// A charge that was sent. Its reply may be late.
-pub(crate) struct LateReply {
+/// A charge that was sent, and whose reply is in time or late.
+pub(crate) struct SentCharge {
     pub(crate) charging: ChargeFuture,
     pub(crate) call: CallInFlight,
-    /// When it was sent, and the store's epoch before it.
-    pub(crate) sent: RequestStamp,
+    pub(crate) stamp: RequestStamp,
 }
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Whether the breaker is open.
-    pub(crate) fn is_open(&self) -> bool {
-        self.calls.is_open()
+    pub(crate) fn breaker_is_open(&self) -> bool {
+        self.calls.breaker_is_open()
     }
 
     /// The hash slot of a subject, if this shard holds it.
@@ -175,7 +174,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     {
         let own = set.charges.iter().filter_map(|charge| charge.options.budget);
         let until = self.deadline_of(Nanos::MAX, &[set]);
-        self.call(until, self.settings.follow_up(own.max()), operation).await
+        self.call(until, self.settings.follow_up_wait(own.max()), operation).await
     }
 
     /// Whether counters have moved away from this store: their absence is no failure of the store.
@@ -202,13 +201,16 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let store = Arc::clone(self.store()?);
         let owned: Vec<OwnedSet> = sets.iter().map(|set| OwnedSet::of(set)).collect();
         Ok(Box::pin(async move {
-            match (owned.as_slice(), kind) {
-                ([only], ChargeKind::Charge) => vec![store.charge(&only.set()).await],
-                ([only], ChargeKind::Reserve { id, ttl }) => {
-                    let set = only.set();
-                    vec![store.reserve(&Reserve { id, ttl, set }).await]
+            match (kind, owned.as_slice()) {
+                (ChargeKind::Reserve { id, ttl }, sets) => {
+                    let mut replies = Vec::with_capacity(sets.len());
+                    for set in sets {
+                        replies.push(store.reserve(&Reserve { id, ttl, set: set.set() }).await);
+                    }
+                    replies
                 }
-                (several, _) => {
+                (ChargeKind::Charge, [only]) => vec![store.charge(&only.set()).await],
+                (ChargeKind::Charge, several) => {
                     let sets: Vec<ChargeSet<'_>> = several.iter().map(OwnedSet::set).collect();
                     store.charge_each(&sets.iter().collect::<Vec<_>>()).await
                 }
@@ -225,22 +227,22 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         until: Nanos,
         sets: &[&ChargeSet<'_>],
         kind: ChargeKind,
-    ) -> Result<(LateReply, Nanos), StoreCallError> {
-        let sent = self.sent_now();
+    ) -> Result<(SentCharge, Nanos), StoreCallError> {
+        let stamp = self.sent_now();
         let remains = self.remaining_time(self.deadline_of(until, sets), self.settings.budget_of(sets, kind))?;
-        Ok((LateReply { charging: self.charge_future(sets, kind)?, call: self.enter(sets.len())?, sent }, remains))
+        Ok((SentCharge { charging: self.charge_future(sets, kind)?, call: self.enter(sets.len())?, stamp }, remains))
     }
 
     /// Awaits late replies to `sets`: one per set, in order, or none if they are lost.
     pub(crate) async fn await_late_replies(
         &self,
-        mut late: LateReply,
+        mut sent: SentCharge,
         sets: &[&ChargeSet<'_>],
     ) -> Vec<StoreResult<Outcome>> {
-        let Some(replies) = within(&self.runtime, LATE_REPLY_TIMEOUT, late.charging.as_mut()).await else {
+        let Some(replies) = within(&self.runtime, LATE_REPLY_TIMEOUT, sent.charging.as_mut()).await else {
             return Vec::new();
         };
-        self.report_all(late.call, sets, &replies);
+        self.report_all(sent.call, sets, &replies);
         replies
     }
 
@@ -269,9 +271,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     ) {
         let set = OwnedSet::of(set);
         self.spawn_once(epoch, async move |store, runtime| match kind {
-            ChargeKind::Charge => store.refund(&refund_of(random_id(&runtime), set.set(), &outcome)).await.is_ok(),
+            ChargeKind::Charge => drop(store.refund(&refund_of(random_id(&runtime), set.set(), &outcome)).await),
             ChargeKind::Reserve { id, ttl } => {
-                store.settle(&settle_as_unused(id, ttl, set.set(), &outcome)).await.is_ok()
+                drop(store.settle(&settle_as_unused(id, ttl, set.set(), &outcome)).await)
             }
         });
     }
@@ -281,16 +283,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let expires_at = charged_at.plus(LATE_REPLY_TIMEOUT);
         self.spawn_once(epoch, async move |store, runtime| {
             let (id, set) = (random_id(&runtime), ChargeSet::of_one(charge.charge()));
-            store.refund(&Refund { id, charged_at, expires_at, set }).await.is_ok()
+            drop(store.refund(&Refund { id, charged_at, expires_at, set }).await);
         });
     }
 
-    /// Spawns a call that is sent once, lost or not. If the epoch has changed it is not sent at all.
+    /// Spawns a call that is sent once, lost or not: nothing depends on its reply. If the epoch has changed it is not
+    /// sent at all.
     fn spawn_once<F>(&self, epoch: Option<Epoch>, call: impl FnOnce(Arc<S>, R) -> F + Send + 'static)
     where
-        F: Future<Output = bool> + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
     {
-        if self.is_open() {
+        if self.breaker_is_open() {
             return;
         }
         let in_flight = InFlightGuard::begin_below(self.settings.max_in_flight, 1, &self.refunds_in_flight);
@@ -300,7 +303,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let runtime = self.runtime.clone();
         self.runtime.spawn(async move {
             if store.epoch() == epoch {
-                let _lost_or_done = within(&runtime, LATE_REPLY_TIMEOUT, pin!(call(store, runtime.clone()))).await;
+                within(&runtime, LATE_REPLY_TIMEOUT, pin!(call(store, runtime.clone()))).await;
             }
             drop(in_flight);
         });

@@ -62,7 +62,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             return self.ping_ended(call, sent, &reply);
         }
         self.calls.ping_missed(self.runtime.now());
-        if self.is_open() {
+        if self.breaker_is_open() {
             self.update_recovery_state(RecoveryState::mark_unreachable);
         }
         let shard = Arc::clone(self);
@@ -156,7 +156,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     pub(crate) fn recover_soon(self: &Arc<Self>) {
-        if self.is_open() || self.recovering.swap(true, Ordering::AcqRel) {
+        if self.breaker_is_open() || self.recovering.swap(true, Ordering::AcqRel) {
             return;
         }
         let shard = Arc::clone(self);
@@ -168,7 +168,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Restores this node's counts and waits until the other nodes have restored theirs.
     async fn recover(self: &Arc<Self>) {
-        while self.recovery_state.lock().is_recovering() && !self.is_open() {
+        while self.recovery_state.lock().is_recovering() && !self.breaker_is_open() {
             self.ping().await;
             let unrestored = {
                 let state = self.recovery_state.lock();

@@ -84,7 +84,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     fn may_push(&self) -> bool {
-        self.recovery_state.lock().is_exact() && !self.is_open()
+        self.recovery_state.lock().is_exact() && !self.breaker_is_open()
     }
 
     /// Pushes the present pending units, largest counters first, and starts no batch after `until`. False if there was

@@ -71,9 +71,9 @@ type KnownShard<S, R> = (ShardId, Arc<SharedShard<S, R>>);
 
 /// The location of counters that can be charged in one step: a hash slot of a shard.
 struct ShardLocation<S, R> {
-    shard: ShardId,
+    shard_id: ShardId,
     hash_slot: Option<HashSlot>,
-    store: Arc<SharedShard<S, R>>,
+    shard: Arc<SharedShard<S, R>>,
 }
 
 /// The locations of a request, each once.
@@ -177,14 +177,14 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
     }
 
     fn locate(&self, subject: Fingerprint) -> ShardLocation<P::Shard, R> {
-        let shard = self.shards.shard_of(subject);
-        let found = self.find_shard(shard).or_else(|| {
-            self.shards.shard(shard)?;
+        let shard_id = self.shards.shard_of(subject);
+        let found = self.find_shard(shard_id).or_else(|| {
+            self.shards.shard(shard_id)?;
             self.refresh();
-            self.find_shard(shard)
+            self.find_shard(shard_id)
         });
-        let store = found.unwrap_or_else(|| self.no_shard());
-        ShardLocation { shard, hash_slot: store.hash_slot(subject), store }
+        let shard = found.unwrap_or_else(|| self.no_shard());
+        ShardLocation { shard_id, hash_slot: shard.hash_slot(subject), shard }
     }
 
     /// The locations of some subjects, and the index of each subject's location.
@@ -203,8 +203,9 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
                 continue;
             }
             let location = self.locate(subject);
-            let same =
-                |known: &ShardLocation<_, _>| (known.shard, known.hash_slot) == (location.shard, location.hash_slot);
+            let same = |known: &ShardLocation<_, _>| {
+                (known.shard_id, known.hash_slot) == (location.shard_id, location.hash_slot)
+            };
             let at = locations.iter().position(same).unwrap_or(locations.len());
             if at == locations.len() {
                 locations.push(location);
@@ -239,7 +240,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
 
     /// The epoch of the shard of a charge; `None` while it is not trusted.
     pub(crate) fn epoch_of(&self, charge: &Charge<'_>) -> Option<Epoch> {
-        self.locate(charge.subject).store.epoch_of(charge)
+        self.locate(charge.subject).shard.epoch_of(charge)
     }
 
     /// The number of nodes to assume: those listed, or the configured number if that is larger.

@@ -21,7 +21,7 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let (locations, indices) = self.locate_all(subjects(set));
         match locations.as_slice() {
             [] => self.empty_outcome(),
-            [only] => only.store.charge(Nanos::MAX, set, kind).await.outcome,
+            [only] => only.shard.charge(Nanos::MAX, set, kind).await.outcome,
             _ => self.charge_in_steps(set, &locations, &indices, kind).await,
         }
     }
@@ -68,14 +68,14 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         let (locations, indices) = self.locate_all(subjects(set));
         match locations.as_slice() {
             [] => return self.empty_outcome(),
-            [only] => return only.store.peek(Nanos::MAX, set).await,
+            [only] => return only.shard.peek(Nanos::MAX, set).await,
             _ => {}
         }
         let until = self.deadline_of(set, ChargeKind::Charge);
         let groups = by_location(set, &indices);
         let peeking = groups.iter().map(|group| {
-            let store = &locations[group.location].store;
-            store.peek(until, &group.set)
+            let shard = &locations[group.location].shard;
+            shard.peek(until, &group.set)
         });
         let mut merge = OutcomeMerge::new(set.charges.len());
         for (group, outcome) in groups.iter().zip(join_all(peeking).await) {
@@ -106,16 +106,16 @@ struct MultiShardCharge<'t, 'a, S, R> {
     kind: ChargeKind,
     until: Nanos,
     merge: OutcomeMerge,
-    /// The groups charged so far, each with the epoch of its store before the charge.
+    /// The groups charged so far, each with the epoch of its shard before the charge.
     charged: Vec<(&'t ChargeGroup<'a>, ShardDecision, Option<Epoch>)>,
 }
 
 impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S, R> {
     /// Charges one step; true if it admits.
     async fn charge(&mut self, group: &'t ChargeGroup<'a>) -> bool {
-        let store = &self.locations[group.location].store;
-        let epoch = store.epoch();
-        let decided = store.charge(self.until, &group.set, self.kind).await;
+        let shard = &self.locations[group.location].shard;
+        let epoch = shard.epoch();
+        let decided = shard.charge(self.until, &group.set, self.kind).await;
         self.merge.add(group, &decided.outcome);
         let admitted = decided.outcome.admitted;
         if admitted {
@@ -128,8 +128,8 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
     async fn charge_shadows(&mut self, shadows: &[ChargeGroup<'_>]) {
         let (locations, until, kind) = (self.locations, self.until, self.kind);
         let charging = shadows.iter().map(|group| {
-            let store = &locations[group.location].store;
-            store.charge(until, &group.set, kind)
+            let shard = &locations[group.location].shard;
+            shard.charge(until, &group.set, kind)
         });
         for (group, decided) in shadows.iter().zip(join_all(charging).await) {
             self.merge.add(group, &decided.outcome);
@@ -139,8 +139,8 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
     /// The request is denied: refunds its charges.
     fn refund_charged(&mut self) {
         for (group, decided, epoch) in std::mem::take(&mut self.charged) {
-            let store = &self.locations[group.location].store;
-            let before = store.refund_decided(&group.set, decided, epoch, self.kind);
+            let shard = &self.locations[group.location].shard;
+            let before = shard.refund_decided(&group.set, decided, epoch, self.kind);
             self.merge.set_readings(group, &before);
         }
     }
@@ -150,8 +150,8 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
         let (locations, until) = (self.locations, self.until);
         let rest: Vec<&ChargeGroup<'_>> = steps.all().filter(|g| !self.merge.has_readings(g)).collect();
         let peeking = rest.iter().map(|group| {
-            let store = &locations[group.location].store;
-            store.peek(until, &group.set)
+            let shard = &locations[group.location].shard;
+            shard.peek(until, &group.set)
         });
         for (group, outcome) in rest.iter().zip(join_all(peeking).await) {
             self.merge.set_readings(group, &outcome.readings);

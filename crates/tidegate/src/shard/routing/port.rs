@@ -32,17 +32,17 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
             let (mut locations, _) = self.0.locate_all(subjects(set));
             match (locations.len(), locations.pop()) {
                 (1, Some(only)) => {
-                    let new = || (only.store, Vec::new());
-                    let (_, indices) = batches.entry(only.shard).or_insert_with(new);
+                    let new = || (only.shard, Vec::new());
+                    let (_, indices) = batches.entry(only.shard_id).or_insert_with(new);
                     indices.push(i);
                 }
                 _ => charging.push(Box::pin(async move { vec![(i, self.charge(set).await)] })),
             }
         }
-        for (store, indices) in batches.into_values() {
+        for (shard, indices) in batches.into_values() {
             charging.push(Box::pin(async move {
                 let batch: Vec<&ChargeSet<'_>> = indices.iter().map(|i| sets[*i]).collect();
-                let decided = store.charge_batch(&batch).await;
+                let decided = shard.charge_batch(&batch).await;
                 indices.into_iter().zip(decided.into_iter().map(Ok)).collect()
             }));
         }
@@ -60,12 +60,12 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let (locations, indices) = self.0.locate_all(subjects(&refund.set));
         if let [only] = locations.as_slice() {
-            return only.store.refund(refund).await;
+            return only.shard.refund(refund).await;
         }
         let groups = by_location(&refund.set, &indices);
         let refunding = groups.iter().map(async |group| {
             let own = Refund { id: refund.id ^ group_id(group), set: group.set.clone(), ..*refund };
-            locations[group.location].store.refund(&own).await
+            locations[group.location].shard.refund(&own).await
         });
         let done = join_all(refunding).await.into_iter();
         let done: Vec<Refunded> = done.collect::<StoreResult<_>>()?;
@@ -73,13 +73,13 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     }
 
     async fn draw(&self, charge: &Charge<'_>) -> StoreResult<LeaseReply> {
-        self.0.locate(charge.subject).store.draw(charge).await
+        self.0.locate(charge.subject).shard.draw(charge).await
     }
 
     async fn force(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let groups = by_location(set, &indices);
-        let forcing = groups.iter().map(|g| locations[g.location].store.force(&g.set));
+        let forcing = groups.iter().map(|g| locations[g.location].shard.force(&g.set));
         let mut merge = OutcomeMerge::new(set.charges.len());
         for (group, outcome) in groups.iter().zip(join_all(forcing).await) {
             merge.add(group, &outcome?);
@@ -92,7 +92,7 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
         let restoring = locations.iter().enumerate().map(async |(i, location)| {
             let here = indices.iter().zip(restores).filter(|(location_index, _)| **location_index == i);
             let here: Vec<Restore<'_>> = here.map(|(_, restore)| restore.clone()).collect();
-            location.store.restore(&here).await
+            location.shard.restore(&here).await
         });
         join_all(restoring).await.into_iter().collect()
     }
@@ -100,7 +100,7 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     async fn inspect(&self, set: &ChargeSet<'_>) -> StoreResult<Vec<Option<Inspection>>> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let groups = by_location(set, &indices);
-        let inspecting = groups.iter().map(|g| locations[g.location].store.inspect(&g.set));
+        let inspecting = groups.iter().map(|g| locations[g.location].shard.inspect(&g.set));
         let mut inspections: Vec<Option<Inspection>> = vec![None; set.charges.len()];
         for (group, found) in groups.iter().zip(join_all(inspecting).await) {
             for (i, inspection) in group.indices.iter().zip(found?) {
@@ -113,22 +113,22 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
         let (locations, indices) = self.0.locate_all(subjects(set));
         let groups = by_location(set, &indices);
-        let resetting = groups.iter().map(|g| locations[g.location].store.reset(&g.set));
+        let resetting = groups.iter().map(|g| locations[g.location].shard.reset(&g.set));
         join_all(resetting).await.into_iter().sum()
     }
 }
 
 impl<P: Shards + 'static, R: Runtime> Permits for ShardedStore<P, R> {
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.0.locate(permit.subject).store.acquire(permit).await
+        self.0.locate(permit.subject).shard.acquire(permit).await
     }
 
     async fn renew(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        self.0.locate(permit.subject).store.renew(permit).await
+        self.0.locate(permit.subject).shard.renew(permit).await
     }
 
     async fn release(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
-        self.0.locate(permit.subject).store.release(permit).await
+        self.0.locate(permit.subject).shard.release(permit).await
     }
 }
 
@@ -142,7 +142,7 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let (locations, indices) = self.0.locate_all(subjects(&settle.set));
         if let [only] = locations.as_slice() {
-            return only.store.settle(settle).await;
+            return only.shard.settle(settle).await;
         }
         let groups = by_location(&settle.set, &indices);
         let settling = groups.iter().map(async |group| {
@@ -154,7 +154,7 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
                 Used::Unknown => Used::Unknown,
             };
             let own = Settle { set: group.set.clone(), used, ..*settle };
-            locations[group.location].store.settle(&own).await
+            locations[group.location].shard.settle(&own).await
         });
         let done = join_all(settling).await.into_iter();
         let done: Vec<Settled> = done.collect::<StoreResult<_>>()?;

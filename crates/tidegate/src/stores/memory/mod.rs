@@ -6,8 +6,9 @@
 //! converted.
 //!
 //! From the outside in: `port` implements the store trait. `charge_one` decides a single charge, `charge_set` a set
-//! on copies of its counters under `locks`, and `operations`, `permits` and `reservations` do the rest. `counter_io` reads, converts and writes a counter; `maintenance` sweeps and counts. `shard` finds counters
-//! under one lock, `table` and `rebuild` keep them in order. `out_of_line` stores what does not fit an entry of a
+//! on copies of its counters under `locks`, and `operations`, `permits` and `reservations` do the rest. `counter_io` reads, converts
+//! and writes a counter; `maintenance` sweeps and counts. `shard` finds counters under one lock, `table` and `rebuild`
+//! keep them in order. `out_of_line` stores what does not fit an entry of a
 //! `block`, `permit_list` the permits of a subject, `budget` counts the bytes. `overflow` is for subjects without room
 //! for a counter, `crate::counted_permits` for permits without room for their holders.
 //!

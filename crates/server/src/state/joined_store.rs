@@ -45,9 +45,9 @@ const EVICTION: &str =
 const EXACT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A store that nodes share.
-pub(crate) struct SharedStore {
+pub(crate) struct JoinedStore {
     pub(super) store: Resilient<Redis, TokioRuntime>,
-    /// The same store without the layers around it.
+    /// The same store without the components around it.
     redis: Redis,
     /// Its events, as they are counted and reported.
     observer: Arc<StoreObserver>,
@@ -55,7 +55,7 @@ pub(crate) struct SharedStore {
     eviction_policy: Mutex<Option<String>>,
 }
 
-impl SharedStore {
+impl JoinedStore {
     /// Counters in the Redis or Valkey at `url`, or why they cannot be there.
     pub(super) fn open(url: &str, settings: ResilienceSettings) -> Result<Self, String> {
         let reply_timeout = settings.budget.duration().max(MAX_REPLY_TIME);
@@ -67,7 +67,7 @@ impl SharedStore {
         let watcher = Arc::new(move |event| events.on_event(&event));
         let runtime = TokioRuntime::new().map_err(|error| format!("no randomness: {error}"))?;
         let store = resilience::resilient(redis.clone(), runtime, settings, watcher);
-        Ok(SharedStore { store, redis, observer, eviction_policy: Mutex::default() })
+        Ok(JoinedStore { store, redis, observer, eviction_policy: Mutex::default() })
     }
 
     /// Reads the secret of the nodes that share the store, or publishes `own` to them, and begins to count there. A
@@ -133,9 +133,9 @@ impl SharedStore {
 
     /// Returns outstanding leases when this node ends, so that other nodes can use the units at once.
     pub(crate) async fn return_leases(&self) {
-        let before = self.store.leases();
+        let before = self.store.lease_stats();
         self.store.drain().await;
-        let after = self.store.leases();
+        let after = self.store.lease_stats();
         let units = after.units_returned - before.units_returned;
         if units > 0 {
             info!(units, "returned leased units");
@@ -213,7 +213,7 @@ impl SharedStore {
                 None => DurabilityState::Satisfied,
             },
             overshoot: self.store.overshoot(),
-            leases: self.store.leases(),
+            leases: self.store.lease_stats(),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The calls that follow from the state of the table: draws, returns and syncs, and the drain.
+//! The calls that follow from the state of the table: draws, returns and syncs, and the shutdown of all of them.
 //!
 //! One task serves all counters, and none runs while there are neither leases nor views. Invariants: a refund is sent
 //! once. One that may have arrived is never sent again, and one that may no longer be sent leaves its units charged.
@@ -32,7 +32,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     /// Draws leases in the background. Not after a drain has begun: then nothing is drawn any more.
     pub(super) fn spawn_draws(self: &Arc<Self>, draws: Vec<Effect>) {
         let in_flight = InFlightGuard::begin(&self.in_flight);
-        if !self.drained.load(Ordering::SeqCst) {
+        if !self.draining.load(Ordering::SeqCst) {
             self.spawn_calls(draws, in_flight);
         }
     }
@@ -130,7 +130,7 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
     /// Returns all leases and syncs all views, including those of draws and syncs in flight and units that undecided
     /// requests return.
     pub(super) async fn drain(self: &Arc<Self>) {
-        self.drained.store(true, Ordering::SeqCst);
+        self.draining.store(true, Ordering::SeqCst);
         let draining = pin!(async {
             loop {
                 self.call_all(self.table.take_all()).await;
