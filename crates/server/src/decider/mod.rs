@@ -281,7 +281,7 @@ impl Decider {
         self.validate(&request)?;
         let edge = request.edge;
         let started = Instant::now();
-        let on_abandoned = |ticket| Arc::clone(self).spawn_cancel(ticket);
+        let on_abandoned = |ticket| Arc::clone(self).cancel_in_background(ticket);
         let acquired = self.limiter.acquire_with_cancel(request, ttl.duration(), on_abandoned).await;
         self.metrics.record_duration(edge, started.elapsed());
         Ok(match acquired? {
@@ -304,7 +304,7 @@ impl Decider {
 
     /// Releases the permits of a caller that hung up. While the process shuts down there is no runtime to do so, and
     /// the permits expire.
-    fn spawn_cancel(self: Arc<Self>, ticket: Ticket) {
+    fn cancel_in_background(self: Arc<Self>, ticket: Ticket) {
         if let Ok(tokio) = Handle::try_current() {
             tokio.spawn(async move {
                 self.limiter.cancel(&ticket).await;

@@ -1,6 +1,6 @@
 //! Patterns with segments (`/a/*/b-*/**/z`), indexed segment by segment.
 //!
-//! An edge consumes one segment: a fixed one by hash, one with `*` by its fixed start or end. Indexing ends at the
+//! A step to a child consumes one segment: a fixed one by hash, one with `*` by its fixed start or end. Indexing ends at the
 //! first `**`, because what follows may begin anywhere: the rule is stored there by the last segment of its pattern.
 //! Each pattern is stored in one place and is found at most once.
 
@@ -45,14 +45,14 @@ impl Default for Trie {
 impl Trie {
     pub(super) fn add(&mut self, pattern: &str, rule: u32) {
         let mut at = 0;
-        let mut left = Some(pattern);
-        while let Some((segment, rest)) = left.map(split_first_segment) {
+        let mut remaining = Some(pattern);
+        while let Some((segment, rest)) = remaining.map(split_first_segment) {
             if segment == "**" {
                 self.nodes[at].add_double_star(rest, rule);
                 return;
             }
             at = self.child(at, segment);
-            left = rest;
+            remaining = rest;
         }
         self.nodes[at].terminal.push(rule);
     }
@@ -83,7 +83,7 @@ impl Trie {
         self.walk(0, Some(text), last, visit);
     }
 
-    fn walk(&self, at: usize, left: Option<&str>, last: &str, visit: &mut impl FnMut(u32)) {
+    fn walk(&self, at: usize, remaining: Option<&str>, last: &str, visit: &mut impl FnMut(u32)) {
         let here = &self.nodes[at];
         here.open_ended.iter().copied().for_each(&mut *visit);
         if let Some(wildcards) = &here.wildcards {
@@ -91,7 +91,7 @@ impl Trie {
             wildcards.last_fixed.get(last).into_iter().for_each(&mut visit_all);
             wildcards.last_wild.find(last, &mut visit_all);
         }
-        let Some((segment, rest)) = left.map(split_first_segment) else {
+        let Some((segment, rest)) = remaining.map(split_first_segment) else {
             here.terminal.iter().copied().for_each(visit);
             return;
         };
