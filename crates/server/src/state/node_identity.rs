@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::Secret;
 use tidegate_core::store::NodeId;
@@ -20,6 +20,9 @@ const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Pause between two writes of pending charges: a node that is killed forgets what it admitted since the last one. A short
 /// list takes far less time to write.
 const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(10);
+/// The same per line of a long list: ten times what a line takes to write. It is not measured at run time, because on a
+/// busy machine or a slow disk a short list would then be written seldom.
+const PENDING_WRITE_INTERVAL_PER_LINE: Duration = Duration::from_micros(5);
 
 /// The identity of this node, and the nodes it knew before the restart.
 pub(crate) struct NodeIdentity {
@@ -112,8 +115,7 @@ pub(crate) fn write_pending(limiter: &ServerLimiter, file: &LocalAdmissionsFile)
 }
 
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
-/// change. A long list is written less often, so that writing takes no more than a tenth of the time. Waiting for a
-/// thread does not count: on a busy machine it takes longer than the writing.
+/// change. A long list is written less often, so that writing takes about a tenth of the time.
 async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsFile>) {
     let Some(shared) = limiter.store().shared() else {
         return;
@@ -121,25 +123,15 @@ async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsF
     // The file may hold charges from before a restart that are in the store by now.
     let (mut written, failed) = (None, RateLimitedLog::new());
     loop {
-        let began = Instant::now();
+        let mut interval = PENDING_WRITE_INTERVAL;
         // Read before the list, so that a later change is written next time.
         let changes = shared.store.admission_changes();
-        let mut took = Duration::ZERO;
         if written != Some(changes) {
             let (writing, admissions) = (Arc::clone(&file), shared.store.local_admissions());
-            took = began.elapsed();
-            let write = move || {
-                let began = Instant::now();
-                (writing.write(&admissions), began.elapsed())
-            };
-            let result = match tokio::task::spawn_blocking(write).await {
-                Ok((result, writing_took)) => {
-                    took += writing_took;
-                    result
-                }
-                Err(error) => Err(io::Error::other(error)),
-            };
-            match result {
+            let lines = u32::try_from(admissions.units.len() + admissions.permits.len()).unwrap_or(u32::MAX);
+            interval = PENDING_WRITE_INTERVAL.max(PENDING_WRITE_INTERVAL_PER_LINE.saturating_mul(lines));
+            let write = tokio::task::spawn_blocking(move || writing.write(&admissions));
+            match write.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
                 Ok(()) => written = Some(changes),
                 Err(error) => {
                     if let Some(attempts) = failed.count() {
@@ -149,7 +141,7 @@ async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsF
                 }
             }
         }
-        tokio::time::sleep(PENDING_WRITE_INTERVAL.max(10 * took)).await;
+        tokio::time::sleep(interval).await;
     }
 }
 
