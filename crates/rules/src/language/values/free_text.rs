@@ -28,21 +28,19 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     let header = name.strip_prefix(HEADER_PREFIX);
     let is_expression = match header {
         Some(_) => is_anchored(text) || has_regex_syntax(text),
-        // A name may end with `$`, and `DOMAIN\dave` has a backslash.
-        None => {
-            let begins = text.starts_with('^') || text.starts_with(".*");
-            begins || is_nginx_regex(text) || has_group(text)
-        }
+        None => is_anchored_text(name, text) || has_regex_syntax_in_text(text),
     };
-    if is_expression {
+    if is_expression || is_delimited(text) && !may_be_path(name) {
         return Some(
             "which may be a regular expression and is compared as it is; write `*` for any text, such as \"*bot*\", \
              and a list for several"
                 .to_owned(),
         );
     }
-    if header.is_some() && has_dot_star(text) {
-        return Some("in which `.*` is a dot and any text; write `*` if any text is meant".to_owned());
+    if has_dot_star(text) {
+        return Some(
+            "in which `.*` is a dot and any text; write `*` if any text is meant, and `.**` if the dot is".to_owned(),
+        );
     }
     if header == Some("content-type") && is_bare_media_type(text) {
         return Some(
@@ -54,15 +52,48 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
         return Some("which is compared with its `!`; write a value to exclude under `not`".to_owned());
     }
     let is_list = header.is_some_and(is_list_header);
-    let several = has_alternatives(name, text) || !is_list && is_comma_list(text);
-    several.then(|| {
-        "which may be several values in one text and is compared as it is; write a list of them if they are".to_owned()
-    })
+    if has_alternatives(name, text) || !is_list && is_comma_list(text) {
+        return Some(
+            "which may be several values in one text and is compared as it is; write a list of them if they are"
+                .to_owned(),
+        );
+    }
+    (header == Some("user-agent") && is_bare_word(text))
+        .then(|| "which is compared as a whole, and clients send more; write it with `*`, such as \"*bot*\"".to_owned())
 }
 
 /// A media type without parameters, and not a pattern.
 fn is_bare_media_type(text: &str) -> bool {
     text.contains('/') && !text.contains(['*', ';', ',', ' '])
+}
+
+/// One word without a version: no client calls itself `curl`.
+fn is_bare_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['*', '/', ' '])
+}
+
+/// Whether values of an attribute may be paths, which begin and end with `/`.
+fn may_be_path(name: &str) -> bool {
+    ["key", "path", "uri", "url", "route", "file", "dir", "folder"].iter().any(|word| name.contains(word))
+}
+
+/// The same as [`is_anchored`] for attributes that are no headers: a name may end with `$`.
+fn is_anchored_text(name: &str, text: &str) -> bool {
+    let may_be_name = ["user", "account", "host", "key"].iter().any(|word| name.contains(word));
+    match text.strip_suffix('$') {
+        Some(name) if may_be_name => is_anchored(name),
+        _ => is_anchored(text),
+    }
+}
+
+/// The same as [`has_regex_syntax`] for attributes that are no headers: `DOMAIN\dave` has a backslash.
+fn has_regex_syntax_in_text(text: &str) -> bool {
+    has_regex_syntax(&text.replace('\\', "")) || has_repeated_class(text)
+}
+
+/// `\d+`, `\w*` and `\d{2}`.
+fn has_repeated_class(text: &str) -> bool {
+    text.as_bytes().windows(3).any(|three| matches!(three, [b'\\', b'd' | b'w' | b's', b'+' | b'*' | b'?' | b'{']))
 }
 
 /// `^curl`, `curl$`, `.*bot` and the `~*bot` of nginx.
@@ -77,10 +108,11 @@ fn is_nginx_regex(text: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with(['*', '^', ' ', '(', '.']))
 }
 
-/// `(?i)bot`, `[Bb]ot`, `[a-z]`, `\d+`, `(curl|wget)`.
+/// `(?i)bot`, `[Bb]ot`, `[a-z]`, `\d+`, `.+`, `(curl|wget)`, `(curl)`.
 fn has_regex_syntax(text: &str) -> bool {
-    let signs = ["(?", "[^", "[0-9", "[a-z", "[A-Z", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/"];
-    has_group(text) || has_case_class(text) || signs.iter().any(|sign| text.contains(sign))
+    let signs = ["(?", "[^", "[0-9", "[a-z", "[A-Z", ".+", ")+", ")*", ")?", r"\d", r"\w", r"\s", r"\b", r"\.", r"\/"];
+    let is_group = text.len() > 2 && text.starts_with('(') && text.ends_with(')') && !text.contains([' ', ';']);
+    is_group || has_group(text) || has_case_class(text) || signs.iter().any(|sign| text.contains(sign))
 }
 
 /// Alternatives in parentheses. The comment of a user agent has blanks: `(Linux; U|X)`.
@@ -107,10 +139,10 @@ fn is_delimited(text: &str) -> bool {
     !inner.is_empty() && flags.len() <= 4 && flags.chars().all(|flag| "gimsuxy".contains(flag))
 }
 
-/// `.*` behind a letter or a bracket. Behind a digit it is part of a version: `MyApp/3.*`.
+/// `.*` behind a letter or a bracket. Behind a digit it is part of a version: `MyApp/3.*`. `.**` is a dot and any text.
 fn has_dot_star(text: &str) -> bool {
     let mut places = text.match_indices(".*");
-    places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()))
+    places.any(|(at, _)| !text[..at].ends_with(|c: char| c.is_ascii_digit()) && !text[at..].starts_with(".**"))
 }
 
 /// Whether `|` separates values, as in `curl|wget` and `free | pro`. Ids of users such as `auth0|5f7c8` are one
@@ -175,8 +207,20 @@ mod tests {
         }
         assert_eq!(verdict("header.user-agent", "/bot/i"), Invalid);
         assert_eq!(verdict("header.x-uri", "/a/i"), Valid);
-        for text in [".*bot", "^ada", "~*ada"] {
+        for text in
+            [".*bot", "^ada", "~*ada", "adm.*", "/^adm/i", r"adm\d+", "[Aa]dm", "adm.+", "/adm/", "(adm)", "^adm$"]
+        {
             assert_eq!(verdict("user", text), Suspicious, "{text}");
+        }
+        for text in ["pro$", "/pro/", "pro.*", "[a-z]*"] {
+            assert_eq!(verdict("plan", text), Suspicious, "{text}");
+            assert_eq!(verdict("header.x-plan", text), Suspicious, "{text}");
+        }
+        for text in ["curl.+", "(bot)", "(bot)+"] {
+            assert_eq!(verdict("header.user-agent", text), Invalid, "{text}");
+        }
+        for text in ["bot+", "Bot.", "curl"] {
+            assert_eq!(verdict("header.user-agent", text), Suspicious, "{text}");
         }
     }
 
@@ -239,7 +283,9 @@ mod tests {
             ("user", "HOST01$"),
             ("user", "auth0|abc"),
             ("user", "google-oauth2|1077"),
-            ("user", "team.*"),
+            ("user", "team.**"),
+            ("user", r"CORP\svc"),
+            ("plan", "pro+"),
             ("user", "*@example.com"),
             ("org", "Acme, Inc."),
             ("header.x-size", "1,000"),
