@@ -106,7 +106,7 @@ impl NetMatcher {
         NetMatcher { nets: nets.into(), lookup }
     }
 
-    fn matches(&self, ip: IpAddr) -> bool {
+    pub(crate) fn matches(&self, ip: IpAddr) -> bool {
         match &self.lookup {
             None => self.nets.iter().any(|net| net.contains(&ip)),
             Some(map) => map.containing(ip).next().is_some(),

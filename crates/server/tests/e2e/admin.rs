@@ -166,6 +166,11 @@ fn missing_attributes_that_a_rule_needs_are_listed() {
     assert_eq!(inspected["limits"][0]["used"], 1);
     assert_eq!(inspected["missing"], serde_json::json!([]));
     assert_eq!(server.admin_post("/v1/subjects/reset", &whole).json()["reset"], 1);
+    // As for `/v1/check`: under a name that differs by case, a rule would silently not apply.
+    let misspelt = body(r#", "Path": "/login""#);
+    for path in ["/v1/subjects", "/v1/subjects/reset"] {
+        assert_eq!(server.admin_post(path, &misspelt).status, 400, "{path}");
+    }
 }
 
 #[test]

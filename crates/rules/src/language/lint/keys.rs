@@ -25,8 +25,8 @@ pub(super) fn check_digests<'k>(
     warnings: &mut Vec<Warning>,
 ) {
     for rule in set.native_rules() {
-        visit_overrides(rule, &mut |text, value, _| {
-            if !is_digest(value) {
+        visit_overrides(rule, &mut |text, value, alternatives| {
+            if !is_digest(value) || !may_be_key(alternatives) {
                 return;
             }
             let (text, name) = (quoted(text), name_of(value));
@@ -71,6 +71,9 @@ fn names_with_warnings(set: &RuleSet) -> Vec<(String, Warning)> {
             names.push((name.to_string(), super::warning(rule, message)));
         }
         visit_overrides(rule, &mut |text, name, alternatives| {
+            if !may_be_key(alternatives) {
+                return;
+            }
             // Of other alternatives, such as `user`, any text may be a value.
             let is_key = alternatives.iter().all(|name| matches!(&**name, "api_key" | "ip"));
             if is_key && !is_digest(name) && name.parse::<IpAddr>().is_err() {
@@ -87,16 +90,18 @@ pub(super) fn is_digest(text: &str) -> bool {
     parse_digest(text).is_some()
 }
 
-/// Visits each override, and the value in it that may identify a key, with the alternatives of that value.
-fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str, &Alternatives)) {
+fn may_be_key(alternatives: &Alternatives) -> bool {
+    alternatives.iter().any(|name| **name == *"api_key")
+}
+
+/// Visits each value of each override: the text of the override, the value, and the attributes that it may be of.
+pub(super) fn visit_overrides(rule: &Rule, each: &mut impl FnMut(&str, &str, &Alternatives)) {
     let By::All(parts) = rule.by() else { return };
     let mut overrides: Vec<_> = rule.overrides.keys().collect();
     overrides.sort_unstable();
     for text in overrides {
         for (value, alternatives) in split_subject(text, parts).iter().zip(parts) {
-            if alternatives.iter().any(|name| **name == *"api_key") {
-                each(text, value, alternatives);
-            }
+            each(text, value, alternatives);
         }
     }
 }

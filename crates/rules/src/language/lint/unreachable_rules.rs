@@ -1,7 +1,9 @@
-//! Rules that can never apply: always replaced, or with a match that contradicts itself.
+//! Rules that can never apply, because they are always replaced or their match contradicts itself; and overrides of
+//! subjects that the match excludes.
 
+use super::keys::{is_digest, visit_overrides};
 use crate::language::condition::{Attribute, AttributeMatcher, Condition};
-use crate::language::diagnostics::Warning;
+use crate::language::diagnostics::{Warning, quoted};
 use crate::language::glob::Glob;
 use crate::language::rule::{Mode, Purpose, Rule};
 use crate::language::rule_set::RuleSet;
@@ -21,14 +23,33 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
             warnings.push(super::warning(rule, excludes_everything(condition)));
         }
     }
+    for rule in set.native_rules() {
+        visit_overrides(rule, &mut |text, value, alternatives| {
+            if let [attribute] = &alternatives[..]
+                && is_excluded(rule, attribute, value)
+            {
+                let message = format!(
+                    "overrides {}, which its match excludes, so that it has no effect; change one of them",
+                    quoted(text)
+                );
+                warnings.push(super::warning(rule, message));
+            }
+        });
+    }
     for other in set.rules() {
         for at in &other.replaces {
             let rule = &set.rules()[*at as usize];
             if rule.mode != Mode::Off && always_replaced(rule, other, *at) {
-                let message = format!(
-                    "can never apply: `{}` replaces it and applies wherever it does; remove one of them",
-                    other.name
-                );
+                let everywhere = |wide: &&Condition| !is_narrowed(rule, wide) && wide.attribute != Attribute::Priority;
+                let message = match other.matching.all.iter().find(everywhere) {
+                    None => format!(
+                        "can never apply: `{}` replaces it and applies wherever it does; remove one of them",
+                        other.name
+                    ),
+                    Some(wide) => {
+                        format!("{}: `{}` replaces it for all others; remove one of them", applies(wide), other.name)
+                    }
+                };
                 warnings.push(super::warning(rule, message));
             }
         }
@@ -65,14 +86,19 @@ fn matches_everything(condition: &Condition) -> bool {
     }
 }
 
-fn excludes_everything(condition: &Condition) -> String {
-    let name = condition.attribute.name();
-    let applies = match &condition.attribute {
+/// When a rule applies that must not meet a condition that [`matches_everything`].
+fn applies(condition: &Condition) -> String {
+    match &condition.attribute {
         Attribute::Priority => "can never apply".to_owned(),
-        _ => format!("can only apply to requests without `{name}`, which no proxy sends"),
-    };
+        other => format!("can only apply to requests without `{}`, which no proxy sends", other.name()),
+    }
+}
+
+fn excludes_everything(condition: &Condition) -> String {
     format!(
-        "{applies}: its `not` excludes every `{name}` by {}; write which it excludes, or remove it",
+        "{}: its `not` excludes every `{}` by {}; write which it excludes, or remove it",
+        applies(condition),
+        condition.attribute.name(),
         condition.matcher
     )
 }
@@ -118,13 +144,35 @@ fn glob_covers(wide: &Glob, narrow: &Glob) -> bool {
     above.is_some_and(|above| !above.contains('*') && narrow.as_str().starts_with(above))
 }
 
+/// Whether the match of a rule excludes every request in which `attribute` is `value`.
+fn is_excluded(rule: &Rule, attribute: &str, value: &str) -> bool {
+    let own = |condition: &&Condition| condition.attribute.name() == attribute;
+    rule.matching.all.iter().filter(own).any(|condition| accepts(condition, value) == Some(false))
+        || rule.matching.none.iter().filter(own).any(|condition| accepts(condition, value) == Some(true))
+}
+
+/// Whether a condition holds for a value of its attribute, written as in an override. `None` if that is not known.
+fn accepts(condition: &Condition, value: &str) -> Option<bool> {
+    match (&condition.attribute, &condition.matcher) {
+        (Attribute::Ip, AttributeMatcher::Nets(nets)) => Some(nets.matches(value.parse().ok()?)),
+        (Attribute::ApiKey, AttributeMatcher::Texts(texts)) => (!is_digest(value)).then(|| texts.matches(value)),
+        (Attribute::Text(_), AttributeMatcher::Texts(texts)) => Some(texts.matches(value)),
+        _ => None,
+    }
+}
+
+/// Whether a condition of the rule is covered by `wide`.
+fn is_narrowed(rule: &Rule, wide: &Condition) -> bool {
+    rule.matching.all.iter().any(|narrow| covers(wide, narrow))
+}
+
 /// Whether `other`, which replaces `rule`, applies wherever it does.
 fn always_replaced(rule: &Rule, other: &Rule, position: u32) -> bool {
     let everywhere = other.matching.none.is_empty()
         && other.unit.is_none()
         && other.mode != Mode::Off
         && other.if_missing == Default::default();
-    let wider = |wide: &Condition| rule.matching.all.iter().any(|narrow| covers(wide, narrow));
+    let wider = |wide: &Condition| is_narrowed(rule, wide) || matches_everything(wide);
     let purpose = if rule.counts_only_permits { Purpose::Acquire } else { Purpose::Check };
     everywhere && other.displaces(rule, position, purpose) && other.matching.all.iter().all(wider)
 }

@@ -157,6 +157,7 @@ impl AdminListener {
 
     async fn inspect(&self, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
+        self.decider.validate(&check_request.request)?;
         let view = self.decider.view();
         let missing = missing_attributes::for_inspect(&view.explain(check_request.request.clone()));
         let usages = view.inspect(check_request.request).await.map_err(DecideError::from)?;
@@ -168,6 +169,7 @@ impl AdminListener {
     /// Resets the counters of one client, or only that of the rule named in the query.
     async fn reset(&self, id: &DecisionId, rule: Option<&str>, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
+        self.decider.validate(&check_request.request)?;
         let view = self.decider.view();
         let explanation = view.explain(check_request.request.clone());
         let (missing, counters) = if let Some(rule) = rule {
