@@ -25,6 +25,7 @@ use crate::edges::resp::serve::RespPassword;
 use crate::logging::DecisionIds;
 use crate::net::{ListenerTls, ShutdownHandle};
 use crate::policy::watcher::{self, PolicyWatcher};
+use crate::state::late_replies::LateReplies;
 use crate::state::node_identity::write_pending;
 use crate::state::{AnyStore, NodeIdentity, data_dir};
 
@@ -37,8 +38,8 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 const REQUIRED_JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// In maintenance ticks: rules that no request matches are looked for every five seconds.
-const UNMATCHED_CHECK_TICKS: u64 = 50;
+/// In maintenance ticks: rules that no request matches and late replies are looked for every five seconds.
+const SLOW_CHECK_TICKS: u64 = 50;
 
 /// Why the service does not run.
 pub(crate) enum ServeError {
@@ -271,15 +272,16 @@ fn no_randomness(error: getrandom::Error) -> ServeError {
     ServeError::System(format!("no randomness: {error}"))
 }
 
-/// The work that no request causes: logs counts, rules that no request matches and whether durable charges are safe.
+/// The work that no request causes: logs counts, rules that no request matches, and the condition of the store.
 async fn run_maintenance(decider: Arc<Decider>) {
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
-    let (mut unacknowledged, mut overflowed) = (None, 0);
+    let (mut unacknowledged, mut overflowed, mut late_replies) = (None, 0, LateReplies::default());
     for ticks in 0_u64.. {
         tick.tick().await;
         decider.log_missed_denials();
-        if ticks % UNMATCHED_CHECK_TICKS == 0 {
+        if ticks % SLOW_CHECK_TICKS == 0 {
             decider.report_unmatched();
+            decider.report_lateness(&mut late_replies);
         }
         let store = decider.limiter.store();
         store.report_health(&mut unacknowledged);

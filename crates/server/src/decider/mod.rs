@@ -31,7 +31,7 @@ use tidegate_rules::request::{Edge, Request};
 use tidegate_rules::{RuleSet, may_have_case_mismatch};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tracing::warn;
+use tracing::{info, warn};
 
 use self::denial_log::DenialScope;
 use self::error::log_store_error;
@@ -42,6 +42,7 @@ use crate::config::LogSubjects;
 use crate::logging::{DecisionId, DecisionIds, writer};
 use crate::net::ShutdownPhase;
 pub(crate) use crate::state::any_store::StoreCondition;
+use crate::state::late_replies::{LateReplies, LatenessReport};
 use crate::state::{AnyStore, ServerLimiter};
 pub(crate) use denial_log::listed_subject;
 pub(crate) use error::{DecideError, InputError};
@@ -448,6 +449,21 @@ impl Decider {
             rules = rules.join(", "),
             count, requests, "rules matched no request since they were loaded; run `tidegate explain` to see why"
         );
+    }
+
+    /// Logs that the store begins or ceases to reply later than the budget. Called every few seconds.
+    pub(crate) fn report_lateness(&self, replies: &mut LateReplies) {
+        let (late, exact) = (self.metrics.decided_by(Source::Late), self.metrics.decided_by(Source::Exact));
+        match replies.update(late, exact) {
+            Some(LatenessReport::Late { late, decisions }) => warn!(
+                late,
+                decisions,
+                "the store replies later than the budget, and most requests are decided by the newest state that this \
+                 node has seen; run `tidegate doctor` for its round trip, then speed it up or raise `--store-budget`"
+            ),
+            Some(LatenessReport::InTime) => info!("the store replies within the budget again"),
+            None => {}
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use tidegate::Secret;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::stores::disk;
+use tracing::warn;
 
 /// The path of the journal.
 pub(crate) fn journal_path(folder: &Path) -> PathBuf {
@@ -60,10 +61,24 @@ pub(crate) fn load_or_create_secret(folder: &Path) -> Result<Secret, String> {
     Secret::from_bytes(&bytes).map_err(|error| format!("{}: {error}", file.display()))
 }
 
-/// The last known secret of the shared store. An unreadable file counts as none: the store has the secret.
+/// The last known secret of the shared store. An unreadable file counts as none, with a warning: the store has the
+/// secret, but until it replies the charges in `pending` cannot be found.
 pub(crate) fn load_store_secret(folder: &Path) -> Option<Secret> {
-    let text = fs::read_to_string(store_secret_path(folder)).ok()?;
-    Secret::from_hex(text.trim())
+    let file = store_secret_path(folder);
+    let error = match fs::read_to_string(&file) {
+        Ok(text) => match Secret::from_hex(text.trim()) {
+            Some(secret) => return Some(secret),
+            None => "not a secret in hexadecimal digits".to_owned(),
+        },
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => error.to_string(),
+    };
+    warn!(
+        path = %file.display(),
+        error,
+        "the secret of the store cannot be read; until the store replies, what this node had admitted before does not count"
+    );
+    None
 }
 
 /// Saves the secret of the shared store, so that pending charges are found again after a restart without the store.

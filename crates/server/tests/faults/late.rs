@@ -86,6 +86,33 @@ fn half_of_all_replies_late_admit_the_limit() {
     assert!(nodes.iter().any(late), "some decisions were late");
 }
 
+/// Such a store denied every client of a limit of 1 for as long as it lasted, and no line of the log said why.
+#[test]
+fn a_store_that_is_always_late_admits_the_unit_of_a_limit_of_1_and_is_reported() {
+    let redis = Redis::redis7();
+    let line = StoreLink::to(redis.address());
+    let rules = "version: 1\nrules: [{ name: once, by: user, rate: 1/day, algorithm: fixed-window }]\n";
+    let node = TestServer::with(rules, &["--store", &line.url()]);
+    wait_exact(&node);
+    line.set(ProxyFault::Delay(Duration::from_millis(60)));
+    let body = |user: u32| format!(r#"{{"attributes": {{"user": "{user}"}}}}"#);
+    let mut users = 0..;
+    wait_for("the number of nodes, which a new node takes a second to learn", || {
+        (node.post("/v1/check", &body(users.next()?)).status == 200).then_some(())
+    });
+    for user in users.take(30) {
+        let first = node.post("/v1/check", &body(user));
+        assert_eq!((first.status, &first.json()["source"]), (200, &"late".into()), "{user}");
+        assert_eq!(node.post("/v1/check", &body(user)).status, 429, "{user}");
+    }
+    wait_for("a line about late replies", || {
+        let is_reported = |(_, line): &(_, serde_json::Value)| {
+            line["message"].as_str().is_some_and(|text| text.starts_with("the store replies later than the budget"))
+        };
+        node.lines().iter().any(is_reported).then_some(())
+    });
+}
+
 /// Permits, reservations, and the calls that end them have no decision to make in milliseconds, so they wait for
 /// the reply of a store in another region. Retried with another user where this machine took longer than they wait.
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use tidegate_core::store::Source;
 use tidegate_rules::event::ReservationStep;
 use tidegate_rules::request::Edge;
 
@@ -206,6 +207,11 @@ impl Metrics {
         self.durations[edge as usize].record(duration);
     }
 
+    /// The decisions that were made by `source` so far.
+    pub fn decided_by(&self, source: Source) -> u64 {
+        self.all().iter().map(|series| series.decided_by(source)).sum()
+    }
+
     /// Counts one response.
     pub fn count_response(&self, edge: Edge, status: u16) {
         let at = STATUSES.iter().position(|&known| known == status);
@@ -237,8 +243,6 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::store::Source;
-
     use super::super::series::OutcomeLabel;
     use super::super::store::{MemoryFacts, StoreFacts};
     use super::*;

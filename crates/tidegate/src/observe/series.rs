@@ -128,6 +128,13 @@ impl RuleSeries {
         cells.map(Counter::get).sum()
     }
 
+    /// Decisions that the rule bound and that were made by `source`.
+    pub(super) fn decided_by(&self, source: Source) -> u64 {
+        let outcomes = [OutcomeLabel::Allow, OutcomeLabel::Delay, OutcomeLabel::Deny];
+        let of_edge = |edge| outcomes.map(|outcome| self.decisions(edge, outcome, source).get());
+        Edge::ALL.into_iter().flat_map(of_edge).sum()
+    }
+
     /// Decisions that the rule applied to.
     pub fn matches(&self) -> u64 {
         self.bound() + self.matched_beside.get()

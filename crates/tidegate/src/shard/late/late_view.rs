@@ -2,7 +2,8 @@
 //!
 //! All nodes together may have `min(phi, left / limit) * left`, where `left` is what the state leaves and `phi` is
 //! `share_percent`. Far from the limit that is `phi` of what is left, and lateness costs nothing. Near the limit it
-//! shrinks with the square of what is left, and next to nothing is admitted by an old state. Pure: knows no ledger.
+//! shrinks with the square of what is left, and next to nothing is admitted by an old state. Of a limit of which nothing
+//! is used it is at least one unit, so that a limit of 1 is not denied to everybody. Pure: knows no ledger.
 
 use tidegate_core::algorithms::{CounterState, Division, Figures, Retry, Verdict};
 use tidegate_core::store::{Charge, LimitReading, OnStoreLate};
@@ -75,7 +76,8 @@ fn late_share(left: u64, capacity: u64, division: Division) -> u64 {
     let by_share = wide * u128::from(division.percent.min(100)) / 100;
     let by_square = wide * wide / u128::from(capacity.max(1));
     let all = u64::try_from(by_share.min(by_square)).unwrap_or(left);
-    division.divide(all)
+    let is_unused = left > 0 && left >= capacity;
+    division.divide(all.max(u64::from(is_unused)))
 }
 
 #[cfg(test)]
@@ -97,6 +99,16 @@ mod tests {
         assert_eq!(late_shares(10, 100, 4), [1, 0, 0, 0]);
         assert_eq!(late_shares(9, 100, 4), [0, 0, 0, 0]);
         assert_eq!(late_shares(0, 100, 4), [0, 0, 0, 0]);
+    }
+
+    /// A store that was late all the time denied every request under such a limit.
+    #[test]
+    fn one_node_has_the_unit_of_an_unused_limit_of_1() {
+        assert_eq!(late_shares(1, 1, 1), [1]);
+        assert_eq!(late_shares(1, 1, 4), [1, 0, 0, 0]);
+        assert_eq!(late_shares(0, 1, 1), [0]);
+        assert_eq!(late_shares(2, 2, 4), [1, 0, 0, 0]);
+        assert_eq!(late_shares(1, 2, 4), [0, 0, 0, 0]);
     }
 
     /// Unlike a share during an outage, a late share may be zero on every node: a late request is denied then.

@@ -25,7 +25,13 @@ pub(super) const TABLE: &[ErrorRow] = &[
     row("WRONGPASS", "", NeedsOperator, "correct the user or password of the store"),
     row("NOPERM", "", NeedsOperator, "grant the user the commands and keys it needs"),
     row("DENIED", "", NeedsOperator, "set a password, or `protected-mode no`, in the server"),
-    row("READONLY", "", FindPrimary, "this is a replica; this node searches for the primary"),
+    row(
+        "READONLY",
+        "",
+        FindPrimary,
+        "this is a replica; this node searches for the primary, which it can with Sentinel and clusters; write the primary \
+         in the address of a single server",
+    ),
     row("MASTERDOWN", "", FindPrimary, "this replica has lost its primary"),
     row("MOVED", "", Action::Redirect, CLUSTER),
     row("ASK", "", Action::Redirect, CLUSTER),
