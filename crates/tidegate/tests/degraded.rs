@@ -40,7 +40,8 @@ impl Counters for DegradedStore {
 
 impl Permits for DegradedStore {
     async fn acquire(&self, _: &PermitRequest<'_>) -> StoreResult<PermitReply> {
-        Ok(PermitReply { granted: false, in_use: 0, source: Source::Fallback, degraded: self.degraded })
+        let granted = self.degraded.is_none();
+        Ok(PermitReply { granted, in_use: 0, source: Source::Fallback, degraded: self.degraded })
     }
 
     delegate!(self => self.memory; renew, release);
@@ -56,21 +57,22 @@ rules:
   - { name: loose, by: user, match: { path: /check }, rate: 10/minute, algorithm: fixed-window }
   - { name: strict, by: user, match: { path: /check }, rate: 10/minute, algorithm: fixed-window, on_store_failure: deny }
   - { name: open, by: user, match: { path: /open }, concurrent: 5, on_store_failure: deny }
+  - { name: opened, by: user, match: { path: /open }, rate: 10/minute, algorithm: fixed-window }
 ";
 
 const DENIED_BY_STRICT: Degraded = Degraded::DeniedByPolicy { charge: 1 };
 
-fn limiter(degraded: Degraded, change: fn(&mut Outcome)) -> Limiter<DegradedStore> {
+fn limiter(degraded: Option<Degraded>, change: fn(&mut Outcome)) -> Limiter<DegradedStore> {
     let clock = Arc::new(ManualClock::at(START));
     let memory = MemoryStore::new(Arc::clone(&clock));
     let secret = Secret::from_bytes(b"0123456789abcdef").expect("long enough");
-    let store = DegradedStore { memory, change, degraded: Some(degraded) };
+    let store = DegradedStore { memory, change, degraded };
     let builder = Limiter::builder().policy(Policy::of(rules(RULES))).secret(secret).clock(clock);
     builder.build_on(store).expect("rules are given")
 }
 
 async fn decide(degraded: Degraded, change: fn(&mut Outcome)) -> Decision {
-    let decided = limiter(degraded, change).check(request("user=ada path=/check")).await;
+    let decided = limiter(Some(degraded), change).check(request("user=ada path=/check")).await;
     decided.expect("a decision")
 }
 
@@ -114,11 +116,22 @@ async fn counts_that_may_not_be_durable_deny_nothing() {
 async fn a_permit_is_unavailable_only_if_the_store_says_so() {
     for (degraded, unavailable) in [(Degraded::DeniedByPolicy { charge: 0 }, true), (Degraded::StoreUnavailable, false)]
     {
-        let limiter = limiter(degraded, |_| {});
+        let limiter = limiter(Some(degraded), |_| {});
         let acquired = limiter.acquire(request("user=ada path=/open"), Duration::from_secs(10)).await;
         let Ok(Acquired::Full(denial)) = acquired else {
             panic!("no permit is granted");
         };
         assert_eq!(denial.unavailable, unavailable, "{degraded:?}");
     }
+}
+
+/// It was `exact` where the rate was charged in the store and the permit granted without it.
+#[tokio::test]
+async fn a_permit_granted_without_the_store_is_the_source_of_the_decision() {
+    let limiter = limiter(None, |outcome| outcome.source = Source::Exact);
+    let acquired = limiter.acquire(request("user=ada path=/open"), Duration::from_secs(10)).await;
+    let Ok(Acquired::Open { decision, .. }) = acquired else {
+        panic!("the permit is granted");
+    };
+    assert_eq!((decision.allowed(), decision.source()), (true, Source::Fallback));
 }

@@ -299,6 +299,7 @@ impl<S: Store> LimiterView<'_, S> {
             self.notify_decided(&request, &decision);
             return Ok(guard.finish(decision));
         }
+        let mut permit_source = Source::Exact;
         for limit in self.concurrency_limits(&request) {
             let permit = ticket_permit_of(&limit);
             guard.ticket.permits.push(permit.clone());
@@ -309,6 +310,9 @@ impl<S: Store> LimiterView<'_, S> {
                     return Err(error.into());
                 }
             };
+            if reply.source != Source::Exact {
+                permit_source = reply.source;
+            }
             guard.record_reply(ConcurrencyUsage {
                 rule: limit.rule.name().clone(),
                 max_permits,
@@ -321,13 +325,16 @@ impl<S: Store> LimiterView<'_, S> {
                 return Ok(Acquired::Full(denial));
             }
         }
-        let outcome = match self.limiter.store.charge(&plan.set).await {
+        let mut outcome = match self.limiter.store.charge(&plan.set).await {
             Ok(outcome) => outcome,
             Err(error) => {
                 self.abort(guard).await;
                 return Err(error.into());
             }
         };
+        if outcome.admitted && outcome.source == Source::Exact {
+            outcome.source = permit_source;
+        }
         let decision = self.decision_of(&plan, &outcome, ChargedAs::IfAdmitted);
         self.notify_decided(&request, &decision);
         if !decision.allowed() {
