@@ -103,9 +103,11 @@ pub struct ApiKey<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// The text of an attribute that is neither `ip` nor `api_key`.
+    /// The text of an attribute that is neither `ip` nor `api_key`. An empty text counts as absent, for every purpose:
+    /// were it present to `match` alone, a client could send one and have neither the rule for users nor that for guests.
     pub fn text(&self, name: &str) -> Option<&str> {
-        self.attributes.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
+        let found = self.attributes.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_ref()).filter(|text| !text.is_empty())
     }
 
     /// Its priority, by the attribute `priority`.

@@ -83,6 +83,23 @@ fn any_attribute_can_be_matched_and_an_absent_one_never_is() {
     check(&set, "path=/x method=POST ip=10.0.0.1 user=u", "inside known");
 }
 
+/// It was missing to `by` and present to `match`: a client with an empty header had neither of two rules that together
+/// cover everybody.
+#[test]
+fn an_empty_attribute_is_a_missing_one_for_every_field() {
+    let set = rules(
+        "rules:
+  - { name: users, by: header.X-User, if_missing: skip, rate: 5/hour }
+  - { name: guests, match: { not: { header.X-User: '**' } }, by: ip, rate: 2/hour }
+  - { name: members, match: { header.X-User: '**' }, by: ip, rate: 20/hour }
+  - { name: literal, match: { header.X-User: '' }, by: ip, rate: 1/hour }",
+    );
+    check(&set, "header.x-user=ada ip=192.0.2.1", "users members");
+    check(&set, "header.x-user= ip=192.0.2.1", "guests");
+    check(&set, "header.x-user= a=1 b=2 c=3", "guests");
+    check(&set, "ip=192.0.2.1", "guests");
+}
+
 /// Keys without a name had no limit where a rule matches any key.
 #[test]
 fn any_key_matches_keys_with_and_without_a_name() {

@@ -68,14 +68,13 @@ impl Attribute {
         }
     }
 
-    /// Whether `request` has the attribute that rules call `name`. An empty text counts as absent here, because it
-    /// does not identify a client.
+    /// Whether `request` has the attribute that rules call `name`.
     pub(crate) fn is_present(name: &str, request: &Request<'_>) -> bool {
         match name {
             "ip" => request.ip.is_some(),
             "api_key" => request.api_key.is_some(),
             PRIORITY => true,
-            name => request.text(name).is_some_and(|text| !text.is_empty()),
+            name => request.text(name).is_some(),
         }
     }
 }

@@ -102,7 +102,7 @@ pub(crate) fn subject_value<'r>(
         "api_key" => request.api_key.map(|key| SubjectValue::Key(key.digest)),
         // Every request has a priority, and no client can invent another one to have a counter of its own.
         PRIORITY => Some(SubjectValue::Text(PRIORITY, request.priority().name())),
-        name => request.text(name).filter(|value| !value.is_empty()).map(|value| SubjectValue::Text(name, value)),
+        name => request.text(name).map(|value| SubjectValue::Text(name, value)),
     });
     match (present, if_missing) {
         (Some(value), _) => Some(value),

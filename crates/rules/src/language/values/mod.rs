@@ -55,7 +55,7 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
             Priority::ALL.map(Priority::name).join(", ")
         )),
         _ if text.is_empty() => Some(format!(
-            "which matches only an empty text; write `not: {{ {name}: \"**\" }}` for requests without it"
+            "which no request has, because an empty text counts as missing; write `not: {{ {name}: \"**\" }}` for requests without it"
         )),
         _ if !Glob::is_path_attribute(name) && has_path_wildcard(text) => Some(
             "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
