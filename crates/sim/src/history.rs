@@ -5,7 +5,7 @@ use tidegate::resilience::StoreEvent;
 use tidegate_core::store::Source;
 use tidegate_core::units::Nanos;
 
-use crate::model::{NetworkConditions, PermitEvent, ReservationEvent, SentCharge, StoreOp};
+use crate::model::{LinkCharge, NetworkConditions, PermitEvent, ReservationEvent, StoreOp};
 
 /// One decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -162,7 +162,7 @@ pub struct History {
     /// The shard of each entry of `events`.
     pub event_shards: Vec<usize>,
     /// Charges that nodes sent.
-    pub charges_sent: Vec<SentCharge>,
+    pub charges_sent: Vec<LinkCharge>,
     /// Operations of the store, with the node of each.
     pub store_ops: Vec<StoreOp>,
     /// The bits of each counter, in the order of the scenario.

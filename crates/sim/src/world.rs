@@ -16,7 +16,7 @@ use crate::executor::{NodeRuntime, Sim};
 use crate::faults;
 use crate::history::History;
 use crate::model::{
-    Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge, SharedModel, StoreLog, replicate,
+    LinkCharge, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel, StoreLog, replicate,
 };
 use crate::permit_clients::{self, NodePermitRenewer};
 use crate::recording::{EventRecorder, sample_counters};
@@ -47,7 +47,7 @@ pub(crate) struct World {
     pub(crate) node_shards: Arc<Mutex<Vec<ModelShards>>>,
     /// One per subject, and one for the ceiling.
     pub(crate) counters: Arc<Vec<CounterKey>>,
-    charges_sent: Arc<Mutex<Vec<SentCharge>>>,
+    charges_sent: Arc<Mutex<Vec<LinkCharge>>>,
     pub(crate) log: StoreLog,
     /// Requests in flight at each node.
     pub(crate) in_flight: Arc<Mutex<Vec<u64>>>,

@@ -28,7 +28,7 @@ struct LayerTestbed {
     sim: Sim,
     model: SharedModel,
     store: Resilient<ModelShards, NodeRuntime>,
-    charges_sent: Arc<Mutex<Vec<tidegate_sim::model::SentCharge>>>,
+    charges_sent: Arc<Mutex<Vec<tidegate_sim::model::LinkCharge>>>,
     events: Arc<Mutex<Vec<StoreEvent>>>,
     rule: RuleName,
     limit: Limit,

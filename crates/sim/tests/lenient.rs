@@ -12,7 +12,7 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 use tidegate_sim::Variant;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SentCharge};
+use tidegate_sim::model::{LinkCharge, Model, ModelCluster, ModelLink, ModelShards, NetworkConditions};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
 const MS: fn(u64) -> Nanos = Nanos::from_millis;
@@ -23,7 +23,7 @@ struct LenientTestbed {
     sim: Sim,
     nodes: Vec<Resilient<ModelShards, NodeRuntime>>,
     cluster: Arc<ModelCluster>,
-    charges_sent: Arc<Mutex<Vec<SentCharge>>>,
+    charges_sent: Arc<Mutex<Vec<LinkCharge>>>,
     rule: RuleName,
     limit: Limit,
     other: RuleName,
@@ -35,7 +35,7 @@ impl LenientTestbed {
         let sim = Sim::new(1);
         let model = Arc::new(Mutex::new(Model::new(DATE)));
         let cluster = Arc::new(ModelCluster::new([Arc::clone(&model)]));
-        let charges_sent = Arc::<Mutex<Vec<SentCharge>>>::default();
+        let charges_sent = Arc::<Mutex<Vec<LinkCharge>>>::default();
         let node = |number| {
             let link = ModelLink::new(&sim, &model, number, Nanos::ZERO, Variant::Shipped, &charges_sent);
             let shards = ModelShards::new(&cluster, link);

@@ -90,6 +90,8 @@ fn check_set(set: &RuleSet, warnings: &mut Vec<Warning>) {
     let mut warn = |message: &str| warnings.push(Warning::new(&location, message.to_owned()));
     if set.rules().is_empty() {
         warn("has no rules: everything passes");
+    } else if set.rules().iter().all(|rule| rule.mode == Mode::Off) {
+        warn("has only rules that are off: everything passes");
     }
     if !set.tiers().is_empty() && set.keys_file().is_none() {
         warn("has tiers but no `keys_file`, so that every client is in the first tier; write one");

@@ -10,22 +10,20 @@ use super::{CommandResult, Exit, KeyCommand, fails, print_line};
 const MAX_KEY_BYTES: u64 = 4096;
 
 pub(super) fn run(command: KeyCommand) -> CommandResult {
-    let line = match command {
+    match command {
         KeyCommand::New(args) => {
             let key = RawApiKey::new().map_err(|error| (Exit::Failed, format!("no randomness: {error}")))?;
-            // A key that is printed without a line for it looks as if it were in use.
-            let line = hash_line(key.expose(), &args.tier, &args.name).map_err(fails(Exit::Usage))?;
+            // The line first: a key that is shown without one looks as if it were in use.
+            print_line(hash_line(key.expose(), &args.tier, &args.name).map_err(fails(Exit::Usage))?);
             let _ = writeln!(std::io::stderr(), "{}", key.expose());
-            line
         }
         KeyCommand::Hash(args) => {
             let mut key = String::new();
             let read = std::io::stdin().take(MAX_KEY_BYTES).read_to_string(&mut key);
             read.map_err(|error| (Exit::Failed, format!("cannot read the key: {error}")))?;
             let key = key.trim_end_matches(['\r', '\n']);
-            hash_line(key, &args.tier, &args.name).map_err(fails(Exit::Usage))?
+            print_line(hash_line(key, &args.tier, &args.name).map_err(fails(Exit::Usage))?);
         }
-    };
-    print_line(line);
+    }
     Ok(Exit::Done)
 }

@@ -12,7 +12,7 @@ mod serve;
 mod try_peek;
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -282,9 +282,15 @@ fn unit_cost(text: &str) -> Result<(String, u64), String> {
     Ok((unit.to_owned(), cost))
 }
 
-/// Prints a line to standard output. A closed pipe is not an error.
+/// Prints a line to standard output, or ends the process: a key whose line is lost is not made. A closed pipe is not an
+/// error.
 fn print_line(text: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    if let Err(error) = writeln!(std::io::stdout(), "{text}")
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        print_error(format_args!("the output cannot be written: {error}"));
+        std::process::exit(Exit::Failed as i32);
+    }
 }
 
 fn print_error(text: impl Display) {

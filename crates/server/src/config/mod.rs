@@ -158,6 +158,9 @@ pub(crate) enum ConfigError {
     /// An entry of a list of names is not a name.
     #[error("{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`")]
     InvalidName { flag: &'static str, found: String },
+    /// No request is for such a path.
+    #[error("{flag} is `{found}`, and no request is for such a path; write one such as /metrics")]
+    InvalidPath { flag: &'static str, found: String },
     /// Less memory than the empty tables take.
     #[error("--memory-cap is below 16MiB, which a few thousand clients would fill; write more")]
     TooLittleMemory,

@@ -129,7 +129,11 @@ impl SettingsLayer {
         if self.metrics.is_none() && self.metrics_path.is_some() {
             return missing("--metrics-path", "--metrics");
         }
-        Ok(())
+        let is_path = |path: &&String| path.starts_with('/') && !path.contains(['?', '#', ' ', '\t']);
+        match self.metrics_path.as_ref().filter(|path| !is_path(path)) {
+            Some(path) => Err(ConfigError::InvalidPath { flag: "--metrics-path", found: path.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// The TLS files of the gRPC listener, if it has any.

@@ -153,6 +153,10 @@ fn one_node_of_several_needs_a_store_that_nodes_share() {
         let message = error_of(alone).unwrap_or_default();
         assert!(message.contains("name one with --store"), "{alone}{message}");
     }
+    for path in ["metrics", "'/m?a=b'", "'/m '"] {
+        let message = error_of(&format!("metrics: 127.0.0.1:9090\nmetrics_path: {path}\n")).unwrap_or_default();
+        assert!(message.contains("write one such as /metrics"), "{path}: {message}");
+    }
     for right in [
         "require_store: false\n",
         "nodes: 1\n",

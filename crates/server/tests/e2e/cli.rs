@@ -201,6 +201,16 @@ fn a_key_without_a_line_is_not_shown() {
     assert!(stderr.contains("the tier is empty or has blanks"), "{stderr}");
 }
 
+/// Its line was lost on a full disk, and the command reported success.
+#[test]
+fn a_key_whose_line_cannot_be_written_is_a_failure() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let made = Command::new(BINARY).args(["key", "new"]).stdout(full).output().unwrap();
+    assert_eq!(made.status.code(), Some(1));
+    let stderr = String::from_utf8(made.stderr).unwrap();
+    assert!(stderr.contains("the output cannot be written") && stderr.lines().count() == 1, "{stderr}");
+}
+
 #[test]
 fn the_schema_is_json() {
     let out = check(&["schema"], 0, "rules");

@@ -101,7 +101,7 @@ pub(super) fn single_shard(case: &CheckCase<'_>, shard: usize) -> (Scenario, His
         premature_denials: history.premature_denials.iter().filter_map(of).collect(),
         event_shards: vec![0; events.len()],
         events,
-        charges_sent: sent.map(|sent| crate::model::SentCharge { shard: 0, ..*sent }).collect(),
+        charges_sent: sent.map(|sent| crate::model::LinkCharge { shard: 0, ..*sent }).collect(),
         snapshots: history.snapshots.iter().map(snapshot_of).collect(),
         losses: if shard == whole.hit_shard { history.losses.clone() } else { Vec::new() },
         deaths: history.deaths.clone(),

@@ -31,7 +31,7 @@ const UNCONNECTED: u64 = u64::MAX;
 
 /// A charge that a node sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SentCharge {
+pub struct LinkCharge {
     /// When it was sent.
     pub at: Nanos,
     /// The node that sent it.
@@ -57,7 +57,7 @@ pub struct ModelLink {
     process: Arc<AtomicU64>,
     /// Acknowledged heartbeats.
     heartbeats: Arc<AtomicU64>,
-    charges_sent: Arc<Mutex<Vec<SentCharge>>>,
+    charges_sent: Arc<Mutex<Vec<LinkCharge>>>,
     /// States that the node has seen, for the variants that misuse them.
     seen: Arc<Mutex<BTreeMap<u128, (Limit, CounterState)>>>,
     /// The log of operations for this node.
@@ -88,7 +88,7 @@ impl ModelLink {
         node: usize,
         skew: Nanos,
         variant: Variant,
-        charges_sent: &Arc<Mutex<Vec<SentCharge>>>,
+        charges_sent: &Arc<Mutex<Vec<LinkCharge>>>,
     ) -> Self {
         ModelLink {
             sim: sim.clone(),
@@ -284,7 +284,7 @@ fn units_in(limit: &Limit, state: &CounterState) -> u64 {
 
 impl Counters for ModelLink {
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
-        self.charges_sent.lock().push(SentCharge { at: self.sim.now(), node: self.node, shard: self.shard });
+        self.charges_sent.lock().push(LinkCharge { at: self.sim.now(), node: self.node, shard: self.shard });
         let sent = self.sim.now();
         let mut outcome = self
             .call_for(subjects_of(set), |model, now| {

@@ -22,7 +22,7 @@ use tidegate_core::units::Nanos;
 
 pub use self::cluster::{ModelCluster, ModelShards, hash_slot_of};
 pub use self::counters::{DecideMode, ModelCounters};
-pub use self::link::{CONNECTION_TIMEOUT, ModelLink, SentCharge};
+pub use self::link::{CONNECTION_TIMEOUT, LinkCharge, ModelLink};
 use self::permits::ModelPermits;
 pub use self::store_log::{
     CounterChange, OpKind, PermitEvent, PermitVerb, ReservationEvent, ReservationEventKind, StoreLog, StoreOp,

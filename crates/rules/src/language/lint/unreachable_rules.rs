@@ -111,8 +111,7 @@ fn find_contradiction(rule: &Rule) -> Option<&Condition> {
     })
 }
 
-/// Whether `wide` holds wherever `narrow` does. A glob is covered by itself and by a glob that matches everything,
-/// and a path by `/a/**` above it. Other globs may be covered too and are not analysed.
+/// Whether `wide` holds wherever `narrow` does. Several values that only together cover another are not recognised.
 fn covers(wide: &Condition, narrow: &Condition) -> bool {
     if wide.attribute != narrow.attribute {
         return false;
@@ -132,16 +131,17 @@ fn covers(wide: &Condition, narrow: &Condition) -> bool {
     }
 }
 
+/// Whether `wide` matches whatever `narrow` does: it does if it matches the text of `narrow`, in which only a `*` can
+/// stand for a `*`. In paths a `**` is several segments, which only `/a/**` above it surely covers.
 fn glob_covers(wide: &Glob, narrow: &Glob) -> bool {
     if wide == narrow || wide.as_str().bytes().all(|byte| byte == b'*') {
         return true;
     }
-    if !wide.has_segments() || !narrow.has_segments() {
-        return false;
+    if narrow.has_segments() && narrow.as_str().contains("**") {
+        let above = wide.as_str().strip_suffix("**").filter(|_| wide.has_segments());
+        return above.is_some_and(|above| !above.contains('*') && narrow.as_str().starts_with(above));
     }
-    // `/a/**` matches whatever begins with `/a/`.
-    let above = wide.as_str().strip_suffix("**");
-    above.is_some_and(|above| !above.contains('*') && narrow.as_str().starts_with(above))
+    (narrow.has_segments() || !wide.has_segments()) && wide.matches(narrow.as_str())
 }
 
 /// Whether the match of a rule excludes every request in which `attribute` is `value`.

@@ -23,14 +23,20 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether `text` as a value of the attribute `name` may be meant as a regular expression.
+pub(in crate::language) fn may_be_expression(name: &str, text: &str) -> bool {
+    let is_expression = if name.starts_with(HEADER_PREFIX) {
+        is_anchored(text) || has_regex_syntax(text)
+    } else {
+        is_anchored_text(name, text) || has_regex_syntax_in_text(text)
+    };
+    is_expression || is_delimited(text) && !may_be_path(name)
+}
+
 /// The warning about `text` as a value or pattern of the attribute `name`, if it is probably not meant.
 pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     let header = name.strip_prefix(HEADER_PREFIX);
-    let is_expression = match header {
-        Some(_) => is_anchored(text) || has_regex_syntax(text),
-        None => is_anchored_text(name, text) || has_regex_syntax_in_text(text),
-    };
-    if is_expression || is_delimited(text) && !may_be_path(name) {
+    if may_be_expression(name, text) {
         return Some(
             "which may be a regular expression and is compared as it is; write `*` for any text, such as \"*bot*\", \
              and a list for several"
@@ -45,6 +51,12 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     if header == Some("content-type") && is_bare_media_type(text) {
         return Some(
             "without what clients send behind it, such as `; charset=utf-8` or `; boundary=x`; write it with `*` at its end"
+                .to_owned(),
+        );
+    }
+    if header.is_some_and(|header| may_never_be_sent(header, text)) {
+        return Some(
+            "which clients hardly send as a whole; write it with `*` at both ends, and look at what yours send"
                 .to_owned(),
         );
     }
@@ -70,6 +82,20 @@ fn is_bare_media_type(text: &str) -> bool {
 /// One word without a version: no client calls itself `curl`.
 fn is_bare_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(['*', '/', ' '])
+}
+
+/// Whether a header begins or ends otherwise: an origin and a referrer with a scheme, cookies with any of them, and
+/// credentials and a list of accepted types with more than one word.
+fn may_never_be_sent(header: &str, text: &str) -> bool {
+    let is_url = text.starts_with('*') || text.contains("://");
+    match header {
+        "origin" => text != "null" && (!is_url || text.ends_with('/')),
+        "referer" => !is_url,
+        "cookie" => text.contains('=') && !text.starts_with('*'),
+        "authorization" => !text.contains(['*', ' ']),
+        "accept" => text == "text/html",
+        _ => false,
+    }
 }
 
 /// Whether values of an attribute may be paths, which begin and end with `/`.
@@ -225,6 +251,20 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_never_sent_as_a_whole_cause_a_warning() {
+        for (name, text) in [
+            ("header.origin", "a.example"),
+            ("header.origin", "https://*.a.example/"),
+            ("header.referer", "a.example"),
+            ("header.cookie", "session=*"),
+            ("header.authorization", "Bearer"),
+            ("header.accept", "text/html"),
+        ] {
+            assert_eq!(verdict(name, text), Suspicious, "{name} {text}");
+        }
+    }
+
+    #[test]
     fn several_values_in_one_text_cause_a_warning() {
         for (name, text) in [
             ("header.user-agent", "curl|wget"),
@@ -267,6 +307,11 @@ mod tests {
             ("header.user-agent", "MyApp/3.*"),
             ("header.user-agent", "*[bot]*"),
             ("header.accept", "text/html, */*"),
+            ("header.accept", "application/json"),
+            ("header.origin", "null"),
+            ("header.origin", "https://*.a.example"),
+            ("header.origin", "*.a.example"),
+            ("header.referer", "*a.example*"),
             ("header.accept", "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"),
             ("header.accept-encoding", "gzip, deflate, br"),
             ("header.content-type", "application/vnd.api+json*"),

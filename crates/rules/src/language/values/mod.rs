@@ -9,6 +9,7 @@ pub(super) mod methods;
 pub(super) mod networks;
 mod paths;
 
+pub(super) use self::free_text::may_be_expression;
 use super::diagnostics::quoted;
 use super::fields::what_to_write;
 use super::glob::Glob;
