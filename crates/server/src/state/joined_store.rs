@@ -172,7 +172,13 @@ impl JoinedStore {
             *logged = Some(policy.to_owned());
         }
         drop(logged);
-        let failures = self.store.failures();
+        let (failures, unserved) = (self.store.failures(), self.redis.unserved());
+        self.observer.series.set_unserved(unserved.is_some());
+        let report = self.observer.health.set_unserved(Instant::now(), unserved.clone(), failures.total());
+        if let (Some(_), Some(cause)) = (&report, &unserved) {
+            failures.record(cause);
+        }
+        log_report(report);
         log_report(self.observer.health.tick(Instant::now(), failures.last(), failures.total()));
     }
 

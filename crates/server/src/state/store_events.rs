@@ -92,6 +92,7 @@ impl StoreObserver {
                 info!(counters, "restored what this node remembers")
             }
             StoreEvent::TrustedEarly { missing } => warn!(missing, "{TRUSTED_EARLY}"),
+            StoreEvent::Exact if !self.series.is_exact() => {} // some counters have no server
             StoreEvent::Exact => info!("decisions are exact"),
             StoreEvent::LateWrittenBack { .. } => {} // counted, and too frequent for the log
             StoreEvent::WrittenBack { counters, units } => {

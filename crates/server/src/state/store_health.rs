@@ -1,7 +1,7 @@
 //! Log lines about failures of the shared store.
 //!
-//! An outage lasts while the breaker is open, or while this node has not joined the store: it reaches no server
-//! that serves, or the nodes there have another secret. The first line names the cause and the cure. During the
+//! An outage lasts while the breaker is open, while a part of the store has no server, or while this node has not joined
+//! the store: it reaches no server that serves, or the nodes there have another secret. The first line names the cause and the cure. During the
 //! outage a line reports each change of the cause, and one line a minute counts the errors. The last line has the
 //! duration.
 //!
@@ -31,6 +31,8 @@ struct OutageState {
     breaker_is_open: bool,
     /// Why this node has not joined the store, if it has not.
     not_joined: Option<FailureCause>,
+    /// Why some counters have no server, if so.
+    unserved: Option<FailureCause>,
     outage: Option<StoreOutage>,
 }
 
@@ -88,11 +90,22 @@ impl StoreHealth {
         health.end(now, errors)
     }
 
+    /// Whether some counters have no server, and why.
+    pub(crate) fn set_unserved(&self, now: Instant, cause: Option<FailureCause>, errors: u64) -> Option<StoreReport> {
+        let mut health = self.0.lock();
+        let was = std::mem::replace(&mut health.unserved, cause.clone());
+        match (was, cause) {
+            (None, Some(cause)) => health.begin(now, &cause, errors),
+            (Some(_), None) => health.end(now, errors),
+            _ => None,
+        }
+    }
+
     /// Called at intervals. `last` is the cause of the last error. A node that has not joined has its own cause:
     /// its pings fail because it has not joined.
     pub(crate) fn tick(&self, now: Instant, last: Option<FailureCause>, errors: u64) -> Option<StoreReport> {
         let mut health = self.0.lock();
-        let last = health.not_joined.clone().or(last);
+        let last = health.not_joined.clone().or_else(|| health.unserved.clone()).or(last);
         let outage = health.outage.as_mut()?;
         let since = |then| now.saturating_duration_since(then);
         let other = last.filter(|last| !is_same_cause(last, &outage.cause));
@@ -138,7 +151,7 @@ impl OutageState {
     }
 
     fn end(&mut self, now: Instant, errors: u64) -> Option<StoreReport> {
-        if self.breaker_is_open || self.not_joined.is_some() {
+        if self.breaker_is_open || self.not_joined.is_some() || self.unserved.is_some() {
             return None;
         }
         let outage = self.outage.take()?;
@@ -237,6 +250,20 @@ mod tests {
             let changed = StoreReport::CauseChanged { cause };
             assert_eq!(tries(text, from), [changed]);
         }
+    }
+
+    /// Hash slots without a primary were decided by the share with `exact` in every page and not a line in the log.
+    #[test]
+    fn counters_without_a_server_are_an_outage_whatever_the_breaker_does() {
+        let (health, began) = (StoreHealth::default(), Instant::now());
+        let unserved = || Some(cause(FailureKind::Clusterdown));
+        let failed = StoreReport::Failed { cause: cause(FailureKind::Clusterdown) };
+        assert_eq!(health.set_unserved(began, unserved(), 0), Some(failed));
+        assert_eq!(health.set_unserved(began, unserved(), 0), None);
+        assert_eq!(health.closed(began + seconds(1), 0), None, "a shard closed");
+        let recovered = StoreReport::Recovered { lasted: seconds(2), errors: 0 };
+        assert_eq!(health.set_unserved(began + seconds(2), None, 0), Some(recovered));
+        assert_eq!(health.set_unserved(began + seconds(3), None, 0), None);
     }
 
     /// An outage of an hour is 60 lines, not one for each of its errors.

@@ -293,3 +293,40 @@ fn a_node_connects_to_every_primary_of_a_cluster() {
     let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n";
     exact(&TestServer::with(rules, &["--store", &store]));
 }
+
+/// Clients of such hash slots were decided by the share for good, while every page said `exact` and the log was silent.
+#[test]
+fn hash_slots_without_a_primary_are_an_outage() {
+    let cluster = TestCluster::start();
+    let run_everywhere = |command: &[&str]| cluster.servers.iter().for_each(|server| drop(server.run_command(command)));
+    run_everywhere(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    let store = format!("redis+cluster://{}", cluster.servers[0].address());
+    let node = with_rules(&store, &[("each", "ip", 3)]);
+    exact(&node);
+    run_everywhere(&["CLUSTER", "DELSLOTSRANGE", "0", "2999"]);
+    let line = node.wait_log(|line| {
+        line["message"].as_str().unwrap_or_default().contains("3000 hash slots of the cluster have no primary")
+    });
+    assert!(line["message"].as_str().unwrap().contains("--cluster fix"), "{line}");
+    let page = node.admin_get("/readyz?verbose").json();
+    assert_eq!(
+        (&page["store"]["exact"], &page["store"]["outage"]["kind"]),
+        (&false.into(), &"clusterdown".into()),
+        "{page}"
+    );
+    assert_eq!(node.metric("tidegate_store_exact"), 0);
+}
+
+/// A map that never came was no outage, and no error.
+#[test]
+fn a_cluster_that_hangs_at_the_start_is_an_outage() {
+    let redis = Redis::start(RedisProgram::Redis7, &["--cluster-enabled", "yes"]);
+    redis.freeze();
+    let rules = "version: 1\nrules:\n  - { name: r, by: ip, rate: 1/hour }\n";
+    let node = TestServer::with(rules, &["--store", &format!("redis+cluster://{}", redis.address())]);
+    node.wait_log(|line| line["message"].as_str().unwrap_or_default().starts_with("the store fails: no reply in time"));
+    let page = node.admin_get("/readyz?verbose").json();
+    assert_eq!(page["store"]["outage"]["kind"], "timeout", "{page}");
+    assert!(page["store"]["errors"]["timeout"].as_u64() > Some(0), "{page}");
+    redis.thaw();
+}

@@ -108,6 +108,7 @@ pub struct SharedSeries {
     open: Gauge,
     opened: Counter,
     exact: Gauge,
+    unserved: Gauge,
     epoch_changes: Counter,
     restored: Counter,
     trusted_early: Counter,
@@ -162,9 +163,14 @@ impl SharedSeries {
         self.open.get() == 1
     }
 
+    /// Sets whether some counters have no server.
+    pub fn set_unserved(&self, unserved: bool) {
+        self.unserved.set(u64::from(unserved));
+    }
+
     /// Whether the store is considered to hold every count.
     pub fn is_exact(&self) -> bool {
-        self.exact.get() == 1
+        self.exact.get() == 1 && self.unserved.get() == 0
     }
 
     fn expose(&self, page: &mut Exposition) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use redis::Cmd;
-use tidegate_core::store::{ShardId, Shards, UnacknowledgedError};
+use tidegate_core::store::{FailureCause, FailureKind, ShardId, Shards, UnacknowledgedError};
 use tidegate_core::subject::Fingerprint;
 
 use super::RedisStore;
@@ -110,6 +110,19 @@ impl Redis {
     /// Why durable charges are not acknowledged at present, by any server.
     pub fn unacknowledged(&self) -> Option<UnacknowledgedError> {
         self.pools().iter().find_map(|pool| pool.unacknowledged())
+    }
+
+    /// Why some counters have no server, if so: hash slots of the cluster that no primary serves.
+    pub fn unserved(&self) -> Option<FailureCause> {
+        let RedisDeployment::Cluster(cluster) = &self.0 else { return None };
+        let count = cluster.unserved_hash_slots();
+        (count > 0).then(|| {
+            let text = format!(
+                "{count} hash slots of the cluster have no primary: bring theirs back, or assign them \
+                 (`redis-cli --cluster fix HOST:PORT`)"
+            );
+            FailureCause::new(FailureKind::Clusterdown, text)
+        })
     }
 
     /// The policy by which any connected server evicts counters when it is full, if one does.

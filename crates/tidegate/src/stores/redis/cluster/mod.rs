@@ -60,7 +60,15 @@ pub(super) struct RedisCluster {
 /// The map, and the connected primaries in the same order.
 struct ClusterView {
     map: HashSlotMap,
+    /// The number of hash slots that no primary serves.
+    unserved: usize,
     primaries: Arc<[Arc<ConnectedPrimary>]>,
+}
+
+impl ClusterView {
+    fn new(map: HashSlotMap, primaries: Arc<[Arc<ConnectedPrimary>]>) -> Arc<ClusterView> {
+        Arc::new(ClusterView { unserved: map.count(None), map, primaries })
+    }
 }
 
 /// A primary at its current address.
@@ -129,6 +137,11 @@ impl RedisCluster {
     /// Why there is no map yet.
     pub(super) fn map_error(&self) -> Option<RedisStoreError> {
         if self.view.load().is_some() { None } else { self.last_error.load().as_deref().cloned() }
+    }
+
+    /// The number of hash slots that no primary serves, by the newest map.
+    pub(super) fn unserved_hash_slots(&self) -> usize {
+        self.view.load().as_ref().map_or(0, |view| view.unserved)
     }
 
     /// The primaries that serve hash slots.
@@ -214,7 +227,7 @@ impl RedisCluster {
                     if let (Some(from), Some(to)) = (owner, primary(&map)) {
                         to.server_state.receive_hash_slots(&from.server_state, from.source_state(), &[hash_slot]);
                     }
-                    Arc::new(ClusterView { map, primaries: Arc::clone(&view.primaries) })
+                    ClusterView::new(map, Arc::clone(&view.primaries))
                 }
             })
         });

@@ -104,7 +104,10 @@ impl RedisCluster {
                     self.last_error.store(Some(Arc::new(error)));
                     continue;
                 }
-                Err(_) => continue,
+                Err(_) => {
+                    self.last_error.store(Some(Arc::new(RedisStoreError::NO_TOPOLOGY_REPLY)));
+                    continue;
+                }
             };
             if best.as_ref().is_none_or(|best| best.cluster_epoch < reply.cluster_epoch) {
                 best = Some(reply);
@@ -175,7 +178,7 @@ impl RedisCluster {
         let primaries = primaries.map(|(now, server_state)| self.primary_at(now, before(now.shard_id), server_state));
         match primaries.collect() {
             Ok(primaries) => {
-                self.view.store(Some(Arc::new(ClusterView { map, primaries })));
+                self.view.store(Some(ClusterView::new(map, primaries)));
                 RefreshResult::Changed
             }
             Err(error) => {

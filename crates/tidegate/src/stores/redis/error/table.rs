@@ -4,7 +4,7 @@
 //! for those match the text.
 
 use super::Action::{self, FallBack, FindPrimary, NeedsOperator, Reconnect, Report, SendText};
-use super::{IN_SCRIPT, RedisStoreError};
+use super::{IN_SCRIPT, RedisStoreError, TIMEOUT};
 
 /// One row: the code of an error, the text it must contain, the action, and the cure.
 pub(super) struct ErrorRow {
@@ -77,7 +77,8 @@ pub(super) const TLS_TABLE: &[(&str, &str)] = &[
 
 const AUTHORITY: &str = "give the certificate of the server's authority with `?ca=FILE`";
 pub(super) const NO_TLS: &str = "write redis:// instead of rediss://, or the port that has TLS";
-const CLUSTER: &str = "this is a cluster; write redis+cluster://HOST:PORT";
+const CLUSTER: &str = "write redis+cluster://HOST:PORT if the address has another scheme; with it, hash slots are moving, and this ends by \
+                     itself";
 pub(super) const NEEDED: &str = "grant the user the commands and keys it needs";
 
 /// Errors that this node finds itself.
@@ -108,6 +109,13 @@ impl RedisStoreError {
         "no server",
         "serves the hash slot of these keys",
         "see whether every hash slot of the cluster is served",
+    );
+    /// A server of the cluster did not reply when it was queried for the hash slot map.
+    pub(in crate::stores::redis) const NO_TOPOLOGY_REPLY: RedisStoreError = RedisStoreError::new(
+        FallBack,
+        TIMEOUT,
+        "(the servers were queried for the hash slots of the cluster)",
+        "see whether they hang or the network drops packets",
     );
     /// One call has keys of several hash slots. Nothing was sent.
     pub(in crate::stores::redis) const ACROSS_HASH_SLOTS: RedisStoreError = RedisStoreError::new(
