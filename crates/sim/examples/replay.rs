@@ -1,5 +1,5 @@
 //! Replays one seed and prints its history: `replay [KIND] SEED [until MILLIS] [FROM_MS TO_MS [SUBJECT]]`. A
-//! kind is `whole`, `shards`, `leased`, `lenient`, `region`, `reservations`, `permits` or `late`. `until`
+//! kind is `whole`, `shards`, `leased`, `lenient`, `region`, `reservations`, `permits`, `late` or `restarts`. `until`
 //! stretches the run as `soak` does.
 
 use std::io::{self, Write};

@@ -12,7 +12,7 @@
 //!
 //! - `decisions` decides a charge, `verbs` has all other operations. `call` sends them to the shard, with a deadline, a
 //!   bulkhead and the breaker around each: `send_charges` a charge, which is decided without its reply if that is late,
-//!   `call` everything else.
+//!   `call` everything else that a request waits for.
 //! - `replies` keeps the mirror up to date, and notices that counts were lost.
 //! - `recovery` pings, decides when the shard is trusted, and afterwards charges what was admitted without it
 //!   (`recovery/push`, `node/write_back`).
