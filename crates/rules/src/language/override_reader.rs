@@ -137,7 +137,7 @@ fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
         && let Some(warning) = values::check(only, text).err().or_else(|| values::warning(only, text))
     {
         // The advice for a `match` may be a pattern or a list, and overrides take neither.
-        let found = warning.split_once("; write").map_or(&*warning, |(found, _)| found);
+        let found = values::without_advice(&warning);
         return Some(format!("{quoted}, {found}; write each subject, or a rule with a `match`"));
     }
     let is_address = text.parse::<IpAddr>().is_ok() && !contains_name(names, "ip");

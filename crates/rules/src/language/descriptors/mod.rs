@@ -6,6 +6,7 @@
 
 mod compile;
 mod diff;
+mod entry_warnings;
 mod reader;
 mod scalar;
 mod stats;

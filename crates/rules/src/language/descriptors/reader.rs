@@ -5,51 +5,12 @@
 //! an error, and so is a known name at the wrong level: a `unit` beside `key` instead of within `rate_limit` would be
 //! a limit that does not exist.
 
-use std::net::IpAddr;
-
+use super::entry_warnings::{domain_warning, entry_warning};
 use super::{DescriptorConfig, DomainConfig, LimitConfig, MAX_LEVELS, scalar};
 use crate::envoy::{Metadata, Unit};
 use crate::language::diagnostics::quoted;
 use crate::language::fields::{Reporter, closest_name, what_to_write};
-use crate::language::names::find_within_one_edit;
-use crate::language::values::may_be_expression;
 use crate::language::yaml::{YamlNode, YamlValue};
-
-/// The key of an entry with a client's address.
-const REMOTE_ADDRESS: &str = "remote_address";
-
-/// Keys that Envoy uses where its configuration names none.
-const ENVOY_KEYS: [&str; 7] = [
-    REMOTE_ADDRESS,
-    "masked_remote_address",
-    "generic_key",
-    "header_match",
-    "query_match",
-    "source_cluster",
-    "destination_cluster",
-];
-
-/// A key or value that Envoy probably never sends. Both are compared as they are, as by the reference service.
-fn suspicious_entry(key: &str, value: &str) -> Option<String> {
-    if let Some(near) = find_within_one_edit(key, ENVOY_KEYS).filter(|near| *near != key) {
-        return Some(format!("has the key {}, which Envoy sends as `{near}`; correct it, or rename it", quoted(key)));
-    }
-    let is_sent = |value: &str| value.parse::<IpAddr>().is_ok_and(|ip| ip.to_string() == value);
-    if key == REMOTE_ADDRESS && !value.is_empty() && !value.contains('*') && !is_sent(value) {
-        return Some(format!(
-            "has the value {} for `{key}`, and Envoy sends one address in its shortest form; write that, use \
-             `masked_remote_address`, or a rule with `match: {{ ip: ... }}`",
-            quoted(value)
-        ));
-    }
-    may_be_expression(key, value).then(|| {
-        format!(
-            "has the value {}, which may be a regular expression and is compared as it is; write the value, or none \
-             for all",
-            quoted(value)
-        )
-    })
-}
 
 /// A kind of mapping, which is also a level of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,11 +98,12 @@ pub(crate) fn is_descriptor_file(root: YamlNode<'_>) -> bool {
 pub(crate) fn read(root: YamlNode<'_>, report: &mut Reporter<'_>) -> DomainConfig {
     check_mapping(root, Section::Top, 0, report);
     let fields = MergedFields(root);
-    DomainConfig {
-        location: report.location(fields.find("domain").unwrap_or(root).line()),
-        domain: fields.text("domain", report),
-        descriptors: fields.descriptors(1, report),
+    let domain = fields.text("domain", report);
+    let line = fields.find("domain").unwrap_or(root).line();
+    if let Some(warning) = domain_warning(&domain) {
+        report.warn(line, warning);
     }
+    DomainConfig { location: report.location(line), domain, descriptors: fields.descriptors(1, report) }
 }
 
 /// Maximum depth that aliases may reach: deeper than any accepted tree.
@@ -285,8 +247,8 @@ impl<'d> MergedFields<'d> {
 
     fn descriptor(self, level: usize, report: &mut Reporter<'_>) -> DescriptorConfig {
         let (key, value) = (self.text("key", report), self.text("value", report));
-        if let Some(warning) = suspicious_entry(&key, &value) {
-            report.warn(self.0.line(), &warning);
+        if let Some(warning) = entry_warning(&key, &value) {
+            report.warn(self.0.line(), warning);
         }
         DescriptorConfig {
             line: self.0.line(),

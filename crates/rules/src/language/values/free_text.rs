@@ -24,7 +24,7 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
 }
 
 /// Whether `text` as a value of the attribute `name` may be meant as a regular expression.
-pub(in crate::language) fn may_be_expression(name: &str, text: &str) -> bool {
+fn may_be_expression(name: &str, text: &str) -> bool {
     let is_expression = if name.starts_with(HEADER_PREFIX) {
         is_anchored(text) || has_regex_syntax(text)
     } else {

@@ -9,7 +9,6 @@ pub(super) mod methods;
 pub(super) mod networks;
 mod paths;
 
-pub(super) use self::free_text::may_be_expression;
 use super::diagnostics::quoted;
 use super::fields::what_to_write;
 use super::glob::Glob;
@@ -17,6 +16,8 @@ use super::names::suggest_name;
 use crate::request::{PRIORITY, Priority, normalize_method};
 
 const MAX_PATTERN_BYTES: usize = 1_024;
+
+const PATH_WILDCARD: &str = "where `**` is any text and not any number of segments, so that /a/** does not match /a";
 
 /// What is wrong with `text` as a value or pattern of the attribute `name`, and what to write.
 pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
@@ -47,24 +48,51 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     match name {
         "path" => paths::warning(text).map(str::to_owned),
         "raw_path" if !text.is_empty() => paths::raw_warning(text).map(str::to_owned),
-        "method" if matches_no_known_value(name, &normalize_method(text), methods::all()) => Some(
-            "which no registered method of HTTP matches; correct it unless callers send such methods"
-                .to_owned(),
-        ),
-        PRIORITY if matches_no_known_value(name, text, Priority::ALL.map(Priority::name)) => Some(format!(
-            "which no priority matches; write one of {}",
-            Priority::ALL.map(Priority::name).join(", ")
-        )),
+        "method" if matches_no_known_value(name, &normalize_method(text), methods::all()) => {
+            Some("which no registered method of HTTP matches; correct it unless callers send such methods".to_owned())
+        }
+        PRIORITY if matches_no_known_value(name, text, Priority::ALL.map(Priority::name)) => {
+            Some(format!("which no priority matches; write one of {}", Priority::ALL.map(Priority::name).join(", ")))
+        }
         _ if text.is_empty() => Some(format!(
             "which no request has, because an empty text counts as missing; write `not: {{ {name}: \"**\" }}` for requests without it"
         )),
-        _ if !Glob::is_path_attribute(name) && has_path_wildcard(text) => Some(
-            "where `**` is any text and not any number of segments, so that /a/** does not match /a; write both in a list"
-                .to_owned(),
-        ),
+        _ if !Glob::is_path_attribute(name) && has_path_wildcard(text) => {
+            Some(format!("{PATH_WILDCARD}; write both in a list"))
+        }
         "host" | PRIORITY | "method" => None,
         _ => free_text::warning(name, text),
     }
+}
+
+/// Ends of keys under which Envoy sends paths, with a query: an operator names them after the header `:path`.
+const PATH_KEY_ENDS: [&str; 3] = ["path", "uri", "url"];
+
+/// What is wrong, without advice, with `value` for the entries of Envoy with `key`, if it is probably not meant. They
+/// are compared as they are, and a `*` is any text, also in a path.
+pub(super) fn entry_warning(key: &str, value: &str) -> Option<String> {
+    if value.trim() != value {
+        return Some("which has white space at an end".to_owned());
+    }
+    let key = key.trim_start_matches(':').to_ascii_lowercase();
+    let is_pattern = value.starts_with('*');
+    let found = if PATH_KEY_ENDS.iter().any(|end| key.ends_with(end)) {
+        let warning = paths::raw_warning(value).map(str::to_owned);
+        warning.or_else(|| if is_pattern { None } else { paths::check_raw(value).err() })
+    } else if key == "method" {
+        let normal = normalize_method(value);
+        let is_lower_case = || (normal != value).then(|| format!("which Envoy sends as {}", quoted(&normal)));
+        methods::check(value).err().or_else(is_lower_case)
+    } else {
+        free_text::warning(&key, value)
+    };
+    let found = found.or_else(|| has_path_wildcard(value).then(|| PATH_WILDCARD.to_owned()))?;
+    Some(without_advice(&found).to_owned())
+}
+
+/// The part of a warning in front of its advice.
+pub(super) fn without_advice(warning: &str) -> &str {
+    warning.split_once("; write").map_or(warning, |(found, _)| found)
 }
 
 /// Whether `**` is a segment of `text`, as in patterns of paths.
