@@ -3,6 +3,7 @@
 //! Each check looks at one thing and says what it causes and what to write. A warning never stops a reload.
 
 mod access_lists;
+mod client_choice;
 pub(super) mod keys;
 mod names;
 mod unreachable_rules;
@@ -14,7 +15,6 @@ use super::glob::Glob;
 use super::rule::{By, IfMissing, Mode, RateClass, Rates, Rule};
 use super::rule_set::RuleSet;
 use super::values::{self, methods};
-use crate::request::HEADER_PREFIX;
 use tidegate_core::algorithms::{Algorithm, Limit, MAX_LOG_ENTRIES};
 use tidegate_core::rate::{Rate, RateWindow, parse_rate};
 use tidegate_core::rule_options::Counting;
@@ -33,7 +33,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         small_burst(rule, &mut warn);
         redundant_rate(rule, &mut warn);
         client_chosen_subject(rule, guarded, &mut warn);
-        client_chosen_exemption(rule, &mut warn);
+        client_choice::check(rule, set, &mut warn);
         unverified_keys(rule, set, &mut warn);
         named_keys(rule, set, &mut warn);
         matched_digests(rule, &mut warn);
@@ -204,26 +204,6 @@ fn client_chosen_subject(rule: &Rule, guarded: bool, warn: &mut impl FnMut(Strin
     if let Some(name) = chosen.filter(|_| !guarded) {
         warn(format!(
             "counts by {name}, which clients choose themselves, and there is no rule by ip beside it; write one"
-        ));
-    }
-}
-
-/// Warns about an unlimited rule that replaces others for every client that sends a header, or leaves it out.
-fn client_chosen_exemption(rule: &Rule, warn: &mut impl FnMut(String)) {
-    if !is_unlimited(rule) || rule.replaces.is_empty() || rule.mode != Mode::Enforce {
-        return;
-    }
-    let mut conditions = rule.matching.all.iter().map(|condition| condition.attribute.name());
-    // What the request is for does not show whom it is from.
-    let is_chosen = |name: &str| {
-        name.starts_with(HEADER_PREFIX) || matches!(name, "path" | "raw_path" | "method" | "host" | "domain")
-    };
-    let names = rule.matching.conditions().map(|condition| condition.attribute.name());
-    let header = names.into_iter().find(|name| name.starts_with(HEADER_PREFIX));
-    if let Some(header) = header.filter(|_| conditions.all(is_chosen)) {
-        warn(format!(
-            "is unlimited and depends on {header}, which clients choose themselves, so that every client can avoid the \
-             rules that it replaces; match ip or api_key, unless the value is a secret"
         ));
     }
 }
