@@ -55,8 +55,9 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
 }
 
 /// As [`lint`], with the checks that depend on the time and on the keys file: list entries that have expired at
-/// `now`, names of keys for which `is_listed` is false, and overrides for `sha256:HEX` where `name_of` has a name for
-/// that key or `None`: the key is not listed. The name of a key without one is empty.
+/// `now`, names of keys for which `is_listed` is false, overrides for `sha256:HEX` where `name_of` has a name for that
+/// key or `None`: the key is not listed, and blocked keys that `allow` has in their other form. The name of a key without
+/// one is empty.
 pub fn lint_with_keys<'k>(
     set: &RuleSet,
     now: Nanos,
@@ -65,6 +66,7 @@ pub fn lint_with_keys<'k>(
 ) -> Vec<Warning> {
     let mut warnings = lint(set);
     access_lists::check_ended(set, now, &mut warnings);
+    access_lists::check_overridden_keys(set, &name_of, &mut warnings);
     keys::check(set, &is_listed, &mut warnings);
     keys::check_digests(set, &name_of, &mut warnings);
     sort(set, &mut warnings);
