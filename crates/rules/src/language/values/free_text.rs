@@ -54,6 +54,14 @@ pub(super) fn warning(name: &str, text: &str) -> Option<String> {
                 .to_owned(),
         );
     }
+    if header == Some("origin")
+        && let Some(normal) = normal_origin(text)
+    {
+        return Some(format!(
+            "but clients send it in small letters and without a path; write {}",
+            normal.escape_debug()
+        ));
+    }
     if header.is_some_and(|header| may_never_be_sent(header, text)) {
         return Some(
             "which clients hardly send as a whole; write it with `*` at both ends, and look at what yours send"
@@ -84,15 +92,26 @@ fn is_bare_word(text: &str) -> bool {
     !text.is_empty() && !text.contains(['*', '/', ' '])
 }
 
-/// Whether a header begins or ends otherwise: an origin and a referrer with a scheme, cookies with any of them, and
-/// credentials and a list of accepted types with more than one word.
+/// The form in which clients send an origin with a scheme, if `text` has another.
+fn normal_origin(text: &str) -> Option<String> {
+    let (scheme, rest) = text.split_once("://")?;
+    let host = rest.split('/').next().unwrap_or_default();
+    let is_one = !rest.contains([',', '|']);
+    Some(format!("{scheme}://{host}").to_ascii_lowercase()).filter(|normal| is_one && normal != text)
+}
+
+/// Whether a header begins or ends otherwise: an origin and a referrer with a scheme, a referrer with a path, cookies
+/// with any of them, and credentials, a media type and lists of accepted values with more than one word.
 fn may_never_be_sent(header: &str, text: &str) -> bool {
-    let is_url = text.starts_with('*') || text.contains("://");
+    let (is_open, is_literal) = (text.starts_with('*'), !text.contains('*'));
+    let is_url = is_open || text.contains("://");
     match header {
-        "origin" => text != "null" && (!is_url || text.ends_with('/')),
-        "referer" => !is_url,
-        "cookie" => text.contains('=') && !text.starts_with('*'),
+        "origin" => text != "null" && !is_url,
+        "referer" => !is_url || is_literal && text.matches('/').count() < 3,
+        "cookie" => !is_open,
         "authorization" => !text.contains(['*', ' ']),
+        "content-type" => !is_open && !text.contains('/'),
+        "accept-encoding" | "accept-language" => is_literal && !text.contains([',', ';']),
         "accept" => text == "text/html",
         _ => false,
     }
@@ -259,6 +278,14 @@ mod tests {
             ("header.cookie", "session=*"),
             ("header.authorization", "Bearer"),
             ("header.accept", "text/html"),
+            ("header.cookie", "session"),
+            ("header.cookie", "session*"),
+            ("header.content-type", "json"),
+            ("header.accept-encoding", "gzip"),
+            ("header.accept-language", "en"),
+            ("header.referer", "https://a.example"),
+            ("header.origin", "https://A.example"),
+            ("header.origin", "https://a.example/x"),
         ] {
             assert_eq!(verdict(name, text), Suspicious, "{name} {text}");
         }
@@ -324,6 +351,14 @@ mod tests {
             ("header.x-date", "Wed, 21 Oct 2026 07:28:00 GMT"),
             ("header.authorization", "Bearer *"),
             ("header.cookie", "*a=b*"),
+            ("header.cookie", "*session*"),
+            ("header.cookie", "*"),
+            ("header.content-type", "*json*"),
+            ("header.accept-encoding", "*gzip*"),
+            ("header.accept-language", "en*"),
+            ("header.referer", "https://a.example/"),
+            ("header.referer", "https://a.example*"),
+            ("header.origin", "https://a.example:8443"),
             ("user", r"DOMAIN\dave"),
             ("user", "HOST01$"),
             ("user", "auth0|abc"),
