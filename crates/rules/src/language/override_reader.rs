@@ -119,7 +119,8 @@ fn looks_like_address(text: &str) -> bool {
 }
 
 fn value_warning(text: &str, names: &Alternatives) -> Option<String> {
-    if names.iter().all(|name| has_restricted_values(name)) {
+    let is_path = names.len() == 1 && contains_name(names, "path");
+    if !is_path && names.iter().all(|name| has_restricted_values(name)) {
         let method = normalize_method(text);
         let is_odd = names.len() == 1 && contains_name(names, "method") && !methods::is_known(&method);
         return is_odd.then(|| values::unregistered_method(text));
@@ -251,6 +252,7 @@ mod tests {
             ("header.user-agent", "^curl"),
             ("header.x-plan", "free, pro"),
             ("raw_path", "login"),
+            ("path", "/l\u{43e}gin"),
         ] {
             assert!(normalize_subject(text, &by(names), 64).is_ok(), "{text}");
             assert!(warning(text, &by(names)).is_some(), "{text}");

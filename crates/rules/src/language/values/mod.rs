@@ -46,8 +46,8 @@ pub(super) fn check(name: &str, text: &str) -> Result<(), String> {
 /// The warning about `text` as a value or pattern of the attribute `name`, if it is probably not meant.
 pub(super) fn warning(name: &str, text: &str) -> Option<String> {
     match name {
-        "path" => paths::warning(text).map(str::to_owned),
-        "raw_path" if !text.is_empty() => paths::raw_warning(text).map(str::to_owned),
+        "path" => paths::warning(text),
+        "raw_path" if !text.is_empty() => paths::raw_warning(text),
         "method" if matches_no_known_value(name, &normalize_method(text), methods::all()) => {
             Some("which no registered method of HTTP matches; correct it unless callers send such methods".to_owned())
         }
@@ -77,7 +77,7 @@ pub(super) fn entry_warning(key: &str, value: &str) -> Option<String> {
     let key = key.trim_start_matches(':').to_ascii_lowercase();
     let is_pattern = value.starts_with('*');
     let found = if PATH_KEY_ENDS.iter().any(|end| key.ends_with(end)) {
-        let warning = paths::raw_warning(value).map(str::to_owned);
+        let warning = paths::raw_warning(value);
         warning.or_else(|| if is_pattern { None } else { paths::check_raw(value).err() })
     } else if key == "method" {
         let normal = normalize_method(value);
@@ -92,7 +92,8 @@ pub(super) fn entry_warning(key: &str, value: &str) -> Option<String> {
 
 /// The part of a warning in front of its advice.
 pub(super) fn without_advice(warning: &str) -> &str {
-    warning.split_once("; write").map_or(warning, |(found, _)| found)
+    let advice = warning.find("; write").or_else(|| warning.find("; correct"));
+    &warning[..advice.unwrap_or(warning.len())]
 }
 
 /// Whether `**` is a segment of `text`, as in patterns of paths.

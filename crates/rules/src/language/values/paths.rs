@@ -193,14 +193,23 @@ pub(super) fn check_raw(text: &str) -> Result<(), String> {
 }
 
 /// The warning about a raw path that may be correct and probably is not.
-pub(super) fn raw_warning(text: &str) -> Option<&'static str> {
-    find_sign(&DOUBTFUL_RAW_SIGNS, text)
+pub(super) fn raw_warning(text: &str) -> Option<String> {
+    find_sign(&DOUBTFUL_RAW_SIGNS, text).map(str::to_owned).or_else(|| odd_character(text))
 }
 
 /// The warning about a path that may be correct and probably is not: blanks are rare in paths and common between
 /// them.
-pub(super) fn warning(text: &str) -> Option<&'static str> {
-    find_sign(&DOUBTFUL_SIGNS, text)
+pub(super) fn warning(text: &str) -> Option<String> {
+    find_sign(&DOUBTFUL_SIGNS, text).map(str::to_owned).or_else(|| odd_character(text))
+}
+
+/// The warning about a character that may only look like the one that is meant, or that nobody sees. Requests have it as
+/// `%XX`, which looks like nothing else.
+fn odd_character(text: &str) -> Option<String> {
+    let odd = text.chars().find(|c| !c.is_ascii() || c.is_ascii_control())?;
+    let why = if odd.is_ascii() { "cannot be seen" } else { "is not ASCII" };
+    let encoded: String = odd.to_string().bytes().map(|byte| format!("%{byte:02X}")).collect();
+    Some(format!("with U+{:04X}, which {why}; correct it, or write {encoded} if requests have it", u32::from(odd)))
 }
 
 fn has_blank(text: &str) -> bool {
@@ -406,6 +415,23 @@ mod tests {
         for raw in ["/login|signup", "/v[12]", r"/wp-login\.php"] {
             assert!(raw_warning(raw).is_some(), "{raw}");
         }
+    }
+
+    /// A zero-width space and a Cyrillic letter look like the path that was meant, and match no request for it.
+    #[test]
+    fn characters_that_are_not_ascii_or_cannot_be_seen_cause_a_warning() {
+        for (text, found) in [
+            ("/log\u{200b}in", "U+200B, which is not ASCII; correct it, or write %E2%80%8B"),
+            ("/l\u{43e}gin/**", "U+043E, which is not ASCII; correct it, or write %D0%BE"),
+            ("/caf\u{e9}", "U+00E9, which is not ASCII; correct it, or write %C3%A9"),
+            ("/a\u{7f}", "U+007F, which cannot be seen; correct it, or write %7F"),
+        ] {
+            assert_eq!(check(text), Ok(()), "{text}");
+            for warning in [warning(text), raw_warning(text)] {
+                assert!(warning.as_deref().is_some_and(|warning| warning.contains(found)), "{text} {warning:?}");
+            }
+        }
+        assert_eq!(warning("/caf%C3%A9/%D0%BE"), None);
     }
 
     #[test]
