@@ -75,10 +75,8 @@ pub(super) fn entry_warning(key: &str, value: &str) -> Option<String> {
         return Some("which has white space at an end".to_owned());
     }
     let key = key.trim_start_matches(':').to_ascii_lowercase();
-    let is_pattern = value.starts_with('*');
     let found = if PATH_KEY_ENDS.iter().any(|end| key.ends_with(end)) {
-        let warning = paths::raw_warning(value);
-        warning.or_else(|| if is_pattern { None } else { paths::check_raw(value).err() })
+        paths::raw_warning(value)
     } else if key == "method" {
         let normal = normalize_method(value);
         let is_lower_case = || (normal != value).then(|| format!("which Envoy sends as {}", quoted(&normal)));
