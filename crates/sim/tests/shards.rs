@@ -135,6 +135,22 @@ fn a_hung_shard_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
     assert!(!opened);
 }
 
+/// The sum of the costs overflowed: the decision panicked, and its counters were never free of late charges again.
+#[test]
+fn a_late_reply_to_any_cost_is_a_denial() {
+    let setup = ShardedTestbed::new();
+    let own = setup.limit(0, 10, 1);
+    let mut set = setup.set(&[(&own, u64::MAX), (&own, u64::MAX)]);
+    set.charges[1].rate = 1;
+    setup.set_conditions(0, HUNG);
+    let denied = setup.charge(&set);
+    assert!(!denied.admitted && denied.source == Source::Late);
+    setup.set_conditions(0, NetworkConditions::HEALTHY);
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!(setup.charge(&set).source, Source::Exact);
+    assert_eq!(setup.events_of(0), [StoreEvent::Unconfirmed { units: 40 }], "a store counts at most twice a limit");
+}
+
 /// The first step is so slow that the second has hardly any time.
 #[test]
 fn a_shard_is_not_blamed_for_the_latency_of_another() {

@@ -142,9 +142,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 // settled with zero used.
                 ChargeKind::Reserve { .. } => (self.decide_unsent(set, kind), unpaid()),
             };
+            self.report_unconfirmed(set);
             let (charges, at) = (set.charges.iter().map(OwnedCharge::of), decided.outcome.at);
             let id = self.node_state.late.update(|ledger| ledger.insert_request(charges, payments, at));
-            self.report_unconfirmed(set);
             requests.push(OutstandingRequest { id, set: OwnedSet::of(set) });
             if trusted && kind == ChargeKind::Charge {
                 decided.late = LateTicket::Outstanding(id);
