@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
@@ -75,11 +75,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             for (request, set) in requests.iter().zip(&sets) {
                 shard.record_late_reply(request, set, replies.next().flatten(), kind, sent);
             }
-            // Credits of these replies that are still unused are refunded.
+            // Credits of these replies that are still unused are refunded: none of them is recorded after this.
+            let until = shard.runtime.now().plus(CREDIT_TTL);
             shard.runtime.sleep(CREDIT_TTL).await;
-            let now = shard.runtime.now();
+            let counters = sets.iter().flat_map(|set| set.charges.iter().map(Charge::counter));
             let holds = |charge: &OwnedCharge| shard.holds(charge.subject);
-            let expired = shard.node_state.late.update_active(|ledger| ledger.expire(now, holds));
+            let expired = shard.node_state.late.update_active(|ledger| ledger.expire(counters, until, holds));
             shard.run_effects(expired, sent.epoch);
         });
     }

@@ -324,19 +324,28 @@ impl LateLedger {
         unshared
     }
 
-    /// Refunds credits that were not used in time, of counters that the store `holds`.
-    pub(crate) fn expire(&mut self, now: Nanos, holds: impl Fn(&OwnedCharge) -> bool) -> Vec<LateEffect> {
+    /// Refunds credits of `counters` that were not used in time. Each request expires those of its own counters, so the
+    /// cost does not depend on how many counters are late. Credits whose counter has moved to another store stay charged.
+    pub(crate) fn expire(
+        &mut self,
+        counters: impl IntoIterator<Item = u128>,
+        now: Nanos,
+        holds: impl Fn(&OwnedCharge) -> bool,
+    ) -> Vec<LateEffect> {
         let mut effects = Vec::new();
-        self.accounts.retain(|_, account| {
-            account.credits.retain(|credit| {
-                let over = credit.until <= now && holds(&credit.charge);
-                if over {
-                    effects.push(LateEffect::Refund { charge: credit.charge.clone(), charged: credit.charged });
+        for counter in counters {
+            let Some(account) = self.accounts.get_mut(&counter) else {
+                continue;
+            };
+            while account.credits.front().is_some_and(|oldest| oldest.until <= now)
+                && let Some(credit) = account.credits.pop_front()
+            {
+                if holds(&credit.charge) {
+                    effects.push(LateEffect::Refund { charge: credit.charge, charged: credit.charged });
                 }
-                !over
-            });
-            !account.is_empty()
-        });
+            }
+            self.remove_if_empty(counter);
+        }
         effects
     }
 

@@ -78,7 +78,7 @@ impl LateLedgerHarness {
 
     fn pass(&mut self, millis: u64) {
         self.at = self.at.plus(Nanos::from_millis(millis));
-        let effects = self.ledger.expire(self.at, |_| true);
+        let effects = self.ledger.expire([self.counter()], self.at, |_| true);
         self.run(effects);
     }
 
@@ -163,6 +163,25 @@ fn an_unused_credit_is_refunded_once_after_a_while() {
     harness.pass(1_000);
     assert_eq!(harness.refunded, 2);
     assert!(harness.ledger.is_empty());
+}
+
+/// Each late call looked at the credits of all counters, under the lock that every late decision takes.
+#[test]
+fn a_request_expires_the_credits_of_its_own_counters_only() {
+    let mut ledger = LateLedger::default();
+    for subject in 1..=3 {
+        let id = ledger.insert_request([charge(subject, 1)], [Payment::None].into_iter().collect(), SENT);
+        ledger.replied(id, |_| CHARGED, (SENT, SENT), |_| false);
+    }
+    let over = SENT.plus(CREDIT_TTL);
+    let own = |subject| charge(subject, 1).counter();
+    assert_eq!(ledger.expire([own(1), own(9)], over, |_| true).len(), 1);
+    assert_eq!([1, 2, 3].map(|subject| ledger.has_late_charges(own(subject))), [false, true, true]);
+    // The store that charged it does not hold it any more.
+    assert!(ledger.expire([own(2)], over, |_| false).is_empty());
+    assert!(!ledger.has_late_charges(own(2)));
+    assert!(ledger.expire([own(3)], SENT, |_| true).is_empty());
+    assert!(ledger.has_late_charges(own(3)), "it may still pay");
 }
 
 /// A window that has ended leaves nothing to the next one.
