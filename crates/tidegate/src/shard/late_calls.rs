@@ -122,8 +122,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
     }
 
-    /// Whether credits pay for a request that the store has just denied.
-    pub(crate) fn pays_by_credits(&self, set: &ChargeSet<'_>) -> bool {
+    /// Pays by credits for a request that the store has just denied, if they cover it.
+    pub(crate) fn pay_by_credits(&self, set: &ChargeSet<'_>) -> Option<Payments> {
         self.node_state.late.update_active(|ledger| {
             let claims: SmallVec<[_; 4]> = set.charges.iter().map(|charge| Claim::new(charge, 0)).collect();
             ledger.pay_by_credits(&claims, self.store_time())

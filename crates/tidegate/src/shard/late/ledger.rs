@@ -59,8 +59,8 @@ pub(crate) enum Payment {
     None,
     /// This node's share. They are waiting until the reply.
     Share,
-    /// Credits.
-    Credit,
+    /// Credits, of which the oldest was charged then. A refund as of a later time would refund units that have drained.
+    Credit { charged: Nanos },
 }
 
 /// One payment per claim, in order.
@@ -175,19 +175,20 @@ impl LateLedger {
 
     /// What can pay for a claim, after the earlier claims of the same request.
     fn affordable(&self, claim: &Claim, at: Nanos, earlier: &[Claim], paid: &[Payment]) -> Payment {
-        let spent = |by: Payment| -> u64 {
+        let needed = |is_paid_so: fn(&Payment) -> bool| -> u64 {
             let pairs = earlier.iter().zip(paid);
-            let same = pairs.filter(|(c, p)| c.counter == claim.counter && **p == by);
-            same.map(|(c, _)| c.units).sum()
+            let same = pairs.filter(|(c, p)| c.counter == claim.counter && is_paid_so(p));
+            claim.units.saturating_add(same.map(|(c, _)| c.units).sum())
         };
         let account = self.accounts.get(&claim.counter);
-        let credits = account.map_or(0, |account| account.credit_units(at));
-        let needed = |by| claim.units.saturating_add(spent(by));
-        if claim.role != Role::Shadow && needed(Payment::Credit) <= credits {
-            return Payment::Credit;
+        let credits = account.filter(|_| claim.role != Role::Shadow).and_then(|account| account.credit_units(at));
+        if let Some((units, charged)) = credits
+            && needed(|payment| matches!(payment, Payment::Credit { .. })) <= units
+        {
+            return Payment::Credit { charged };
         }
         let waiting = account.map_or(0, |a| a.waiting);
-        if waiting.saturating_add(needed(Payment::Share)) <= claim.room {
+        if waiting.saturating_add(needed(|payment| *payment == Payment::Share)) <= claim.room {
             return Payment::Share;
         }
         Payment::None
@@ -201,19 +202,22 @@ impl LateLedger {
                 Payment::Share => {
                     self.accounts.entry(claim.counter).or_default().waiting += claim.units;
                 }
-                Payment::Credit => self.spend_credits(claim.counter, claim.units, at),
+                Payment::Credit { .. } => self.spend_credits(claim.counter, claim.units, at),
             }
         }
     }
 
-    /// The reply came in time and denied the request: whether credits pay for all of it. All or nothing.
-    pub(crate) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> bool {
-        let by_credit: SmallVec<[Claim; 4]> = claims
-            .iter()
-            .filter(|claim| claim.role != Role::Shadow)
-            .map(|claim| Claim { room: 0, role: Role::Enforce, ..*claim })
-            .collect();
-        !by_credit.is_empty() && self.pay_if_affordable(&by_credit, at).is_some()
+    /// The reply came in time and denied the request: credits pay for all of it, or for nothing. Shadow limits deny
+    /// nothing, and nothing is paid for them.
+    pub(crate) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
+        let by_credit: SmallVec<[Claim; 4]> = claims.iter().map(|claim| Claim { room: 0, ..*claim }).collect();
+        let (_, payments) = self.afford(&by_credit, at);
+        let mut decide = by_credit.iter().zip(&payments).filter(|(claim, _)| claim.role != Role::Shadow).peekable();
+        let admitted = decide.peek().is_some() && decide.all(|(_, payment)| *payment != Payment::None);
+        if admitted {
+            self.pay(&by_credit, &payments, at);
+        }
+        admitted.then_some(payments)
     }
 
     /// Records a request whose reply is outstanding.
@@ -281,13 +285,13 @@ impl LateLedger {
                     self.add_credit(charge, charged, (now, at));
                 }
                 (Payment::Share, _) => self.resolve_uncounted(&charge, request.decided, at, &mut effects),
-                (Payment::None | Payment::Credit, LateChargeResult::Charged(charged)) => {
+                (Payment::None | Payment::Credit { .. }, LateChargeResult::Charged(charged)) => {
                     let is_paid = charge.same_window(charged, at) && cancel_pending(&charge);
                     if !is_paid {
                         self.add_credit(charge, charged, (now, at));
                     }
                 }
-                (Payment::None | Payment::Credit, LateChargeResult::Denied | LateChargeResult::Unknown) => {}
+                (Payment::None | Payment::Credit { .. }, LateChargeResult::Denied | LateChargeResult::Unknown) => {}
             }
             self.remove_if_empty(counter);
         }
@@ -303,12 +307,11 @@ impl LateLedger {
         let paid = std::mem::take(&mut request.payments);
         request.payments = paid.iter().map(|_| Payment::None).collect();
         let charges: SmallVec<[OwnedCharge; 2]> = request.charges.clone();
-        let charged = request.decided;
         for (charge, payment) in charges.into_iter().zip(paid) {
             match payment {
                 Payment::None => {}
                 Payment::Share => self.stop_waiting(&charge),
-                Payment::Credit => self.add_credit(charge, charged, now),
+                Payment::Credit { charged } => self.add_credit(charge, charged, now),
             }
         }
         true
@@ -387,7 +390,7 @@ impl LateLedger {
         account.waiting -= units;
         let shared = account.shared.min(units);
         account.shared -= shared;
-        if account.credit_units(at) >= units {
+        if account.credit_units(at).is_some_and(|(credits, _)| credits >= units) {
             self.spend_credits(counter, units, at);
             return;
         }
@@ -435,11 +438,11 @@ impl LateLedger {
 }
 
 impl LateAccount {
-    /// Credits that can pay at the store's time `at`.
-    fn credit_units(&self, at: Nanos) -> u64 {
-        let credits = self.credits.iter();
-        let valid = credits.filter(|c| c.pays_at(at));
-        valid.map(|c| c.charge.units()).sum()
+    /// The units of credits that can pay at the store's time `at`, and when the oldest was charged.
+    fn credit_units(&self, at: Nanos) -> Option<(u64, Nanos)> {
+        let credits = self.credits.iter().filter(|credit| credit.pays_at(at));
+        let each = credits.map(|credit| (credit.charge.units(), credit.charged));
+        each.reduce(|(units, oldest), (more, charged)| (units.saturating_add(more), oldest.min(charged)))
     }
 
     fn is_empty(&self) -> bool {

@@ -88,7 +88,7 @@ impl LateLedgerHarness {
 
     fn credits(&self) -> u64 {
         let account = self.ledger.accounts.get(&self.counter());
-        account.map_or(0, |account| account.credit_units(self.at))
+        account.and_then(|account| account.credit_units(self.at)).map_or(0, |(units, _)| units)
     }
 }
 
@@ -144,8 +144,8 @@ fn units_charged_for_a_denied_request_pay_for_the_next_one() {
     assert!(admitted && harness.credits() == 0 && harness.waiting() == 0);
     harness.replied(next, CHARGED);
     assert_eq!(harness.credits(), 1, "its own charge is the next credit");
-    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
-    assert!(!harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT), "only once");
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT).is_some());
+    assert_eq!(harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT), None, "only once");
     harness.pass(1_000);
     assert_eq!(harness.refunded, 0);
 }
@@ -157,7 +157,7 @@ fn an_unused_credit_is_refunded_once_after_a_while() {
     harness.replied(id, CHARGED);
     harness.pass(249);
     assert_eq!((harness.credits(), harness.refunded), (3, 0));
-    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT).is_some());
     harness.pass(1);
     assert_eq!((harness.credits(), harness.refunded), (0, 2));
     harness.pass(1_000);
@@ -283,6 +283,39 @@ fn a_withdrawn_request_keeps_nothing_and_its_charge_becomes_a_credit() {
     harness.replied(id, CHARGED);
     assert_eq!((harness.credits(), harness.pending), (1, 0));
     assert!(!harness.ledger.withdraw(id, (harness.at, harness.at)));
+}
+
+/// The credits were charged before the request. Refunding them as of the request would refund what has drained since.
+#[test]
+fn credits_of_a_withdrawn_request_keep_the_time_of_their_charge() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, first) = harness.late(1, 0);
+    harness.replied(first, CHARGED);
+    harness.pass(200);
+    let (admitted, id) = harness.late(1, 0);
+    assert!(admitted && harness.credits() == 0);
+    assert!(harness.ledger.withdraw(id, (harness.at, harness.at)));
+    harness.replied(id, LateChargeResult::Denied);
+    let effects = harness.ledger.expire([harness.counter()], harness.at.plus(CREDIT_TTL), |_| true);
+    assert!(matches!(effects.as_slice(), [LateEffect::Refund { charged: SENT, .. }]), "{effects:?}");
+}
+
+/// Credits pay for limits that decide. A shadow limit was refunded that had never been charged.
+#[test]
+fn credits_pay_for_every_limit_that_decides_and_for_no_shadow_limit() {
+    let (mut ledger, at) = (LateLedger::default(), SENT.plus(Nanos::from_millis(100)));
+    for (subject, earlier) in [(1, 3), (1, 5), (2, 4), (3, 9)] {
+        let id = ledger.insert_request([charge(subject, 1)], [Payment::None].into_iter().collect(), SENT);
+        let charged = LateChargeResult::Charged(at.since(Nanos::from_millis(earlier)));
+        ledger.replied(id, |_| charged, (at, at), |_| false);
+    }
+    let with = |subject, units, role| Claim { role, ..claim(subject, units, 9) };
+    let claims = [with(1, 2, Role::Enforce), with(2, 1, Role::Quota), with(3, 1, Role::Shadow)];
+    let paid = ledger.pay_by_credits(&claims, at).unwrap();
+    let credit = |earlier| Payment::Credit { charged: at.since(Nanos::from_millis(earlier)) };
+    assert_eq!(paid.as_slice(), [credit(5), credit(4), Payment::None]);
+    assert_eq!(ledger.pay_by_credits(&[with(3, 1, Role::Shadow)], at), None, "it decides nothing");
+    assert_eq!(ledger.pay_by_credits(&[with(3, 1, Role::Quota), with(2, 1, Role::Quota)], at), None);
 }
 
 #[test]
