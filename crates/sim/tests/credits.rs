@@ -85,3 +85,32 @@ fn credits_that_paid_for_an_unsent_step_of_a_denied_request_are_refunded() {
     setup.pass(Nanos::from_secs(1));
     assert_eq!(setup.used_units(&own), 0);
 }
+
+/// The refund of a credit from before the reset took units from the charges after it.
+#[test]
+fn a_reset_voids_credits() {
+    let setup = ShardedTestbed::new();
+    let own = strict(&setup, 10);
+    denied_late(&setup, &own, 5);
+    let set = setup.set(&[(&own, 5)]);
+    setup.sim.block_on(setup.store.reset(&set)).expect("a reply");
+    assert!(setup.charge(&set).admitted);
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!(setup.used_units(&own), 5);
+}
+
+/// The store had charged it before the reset, and its reply arrived after it.
+#[test]
+fn a_late_reply_to_a_charge_before_a_reset_is_no_credit() {
+    let setup = ShardedTestbed::new();
+    let own = strict(&setup, 10);
+    let late = Lateness { per_mille: 1_000, min: MS(100), max: MS(100), node: None };
+    setup.set_conditions(0, NetworkConditions { lateness: late, ..NetworkConditions::HEALTHY });
+    let set = setup.set(&[(&own, 5)]);
+    assert!(!setup.charge(&set).admitted);
+    setup.set_conditions(0, NetworkConditions::HEALTHY);
+    setup.sim.block_on(setup.store.reset(&set)).expect("a reply");
+    assert!(setup.charge(&set).admitted);
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!(setup.used_units(&own), 5);
+}

@@ -5,8 +5,8 @@
 //! units live in the write-back queue; here they are only effects.
 //!
 //! Events: `afford` and `pay` (decide a late request), `pay_by_credits` (a denial in time), `insert_request`,
-//! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `take_unshared`. Effects:
-//! [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
+//! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `reset`, `take_unshared`.
+//! Effects: [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
 //!
 //! Invariants: a unit is in one state at a time; a denied request keeps nothing; a credit is spent or refunded, once.
 //! Knows no store, no lock and no clock: `now` is the local time and `at` the store's.
@@ -117,6 +117,8 @@ struct LateAccount {
     credits: VecDeque<Credit>,
     /// Charges of requests whose reply is outstanding.
     open: u64,
+    /// When the counter was last reset, by the store's time.
+    reset_at: Nanos,
 }
 
 struct LateRequest {
@@ -360,6 +362,16 @@ impl LateLedger {
         });
     }
 
+    /// A counter was reset at the store's time `at`. What the store had charged by then is gone, also where the reply is
+    /// still outstanding: a refund of it would take units from later charges.
+    pub(crate) fn reset(&mut self, counter: u128, at: Nanos) {
+        if let Some(account) = self.accounts.get_mut(&counter) {
+            account.credits.clear();
+            account.reset_at = at;
+        }
+        self.remove_if_empty(counter);
+    }
+
     /// All units that are waiting, to be saved for a restart.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = OwnedCharge> {
         self.requests.values().flat_map(|request| {
@@ -400,6 +412,9 @@ impl LateLedger {
 
     fn add_credit(&mut self, charge: OwnedCharge, charged: Nanos, (now, at): (Nanos, Nanos)) {
         let account = self.accounts.entry(charge.counter()).or_default();
+        if charged < account.reset_at {
+            return;
+        }
         account.credits.push_back(Credit {
             pays_until: at.plus(credit_ttl(&charge.limit)),
             charge,

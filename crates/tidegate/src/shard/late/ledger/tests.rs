@@ -353,3 +353,20 @@ fn credits_of_a_store_that_lost_its_counts_are_void() {
     harness.pass(1_000);
     assert_eq!((harness.credits(), harness.refunded), (0, 0));
 }
+
+#[test]
+fn a_reset_ends_credits_and_those_of_outstanding_replies() {
+    let mut harness = LateLedgerHarness::new();
+    let ids = [harness.late(1, 0).1, harness.late(1, 0).1, harness.late(1, 0).1];
+    harness.replied(ids[0], CHARGED);
+    harness.pass(10);
+    harness.ledger.reset(harness.counter(), harness.at);
+    assert_eq!(harness.credits(), 0);
+    harness.replied(ids[1], CHARGED);
+    assert_eq!(harness.credits(), 0, "charged before the reset");
+    harness.replied(ids[2], LateChargeResult::Charged(harness.at));
+    assert_eq!(harness.credits(), 1);
+    harness.pass(1_000);
+    assert_eq!(harness.refunded, 1);
+    assert!(harness.ledger.is_empty());
+}
