@@ -25,7 +25,7 @@ pub(super) struct Denial {
     limit: Limit,
     costs: DeniedCosts,
     /// When the request was sent, by the local clock.
-    sent: Nanos,
+    pub(super) sent: Nanos,
     /// When it was denied, by the store's clock.
     at: Nanos,
     pub(super) until: Nanos,

@@ -81,6 +81,9 @@ impl EntryState {
 pub(super) struct AheadEntries {
     entries: Vec<CounterEntry>,
     max_entries: usize,
+    /// When units of any counter here may last have been refunded. A request that was sent before may have been denied
+    /// without them.
+    refunded_at: Nanos,
 }
 
 impl AheadEntries {
@@ -127,10 +130,12 @@ impl AheadEntries {
         self.view(charge.counter()).filter(|view| view.is_fresh(&charge.limit, now))
     }
 
-    /// Replaces the denial of a counter.
+    /// Replaces the denial of a counter. One from before a refund is not remembered.
     pub(super) fn set_denial(&mut self, counter: u128, denial: Option<Denial>, now: Nanos) {
         self.entries.retain(|entry| entry.counter != counter || !matches!(entry.state, EntryState::Denied(_)));
-        denial.into_iter().for_each(|denial| self.insert(counter, EntryState::Denied(Box::new(denial)), now));
+        if let Some(denial) = denial.filter(|denial| denial.sent >= self.refunded_at) {
+            self.insert(counter, EntryState::Denied(Box::new(denial)), now);
+        }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -170,7 +175,8 @@ impl AheadTable {
     /// A table of about `max_entries` entries.
     pub(super) fn new(max_entries: usize) -> Self {
         let bucket_size = max_entries.clamp(1, BUCKET_SIZE);
-        let bucket = |_| Mutex::new(AheadEntries { entries: Vec::new(), max_entries: bucket_size });
+        let bucket =
+            |_| Mutex::new(AheadEntries { entries: Vec::new(), max_entries: bucket_size, refunded_at: Nanos::ZERO });
         AheadTable {
             buckets: (0..(max_entries / bucket_size).max(1)).map(bucket).collect(),
             deadlines: Mutex::default(),
@@ -295,14 +301,19 @@ impl AheadTable {
         None
     }
 
-    /// Forgets the denials of a set: units of its counters may have been refunded.
-    pub(super) fn forget_denials(&self, set: &ChargeSet<'_>) {
-        let counters = set.charges.iter().map(Charge::counter);
-        counters.for_each(|counter| self.bucket(counter).set_denial(counter, None, Nanos::ZERO));
+    /// Forgets the denials of a set, and does not remember those of requests sent before `at`: units of its counters may
+    /// have been refunded.
+    pub(super) fn forget_denials(&self, set: &ChargeSet<'_>, at: Nanos) {
+        for counter in set.charges.iter().map(Charge::counter) {
+            let mut bucket = self.bucket(counter);
+            bucket.refunded_at = bucket.refunded_at.max(at);
+            bucket.set_denial(counter, None, at);
+        }
     }
 
-    /// Forgets all that is known of the counters of a set. Their leases are void.
-    pub(super) fn forget(&self, set: &ChargeSet<'_>) {
+    /// Forgets all that is known of the counters of a set before `at`. Their leases are void.
+    pub(super) fn forget(&self, set: &ChargeSet<'_>, at: Nanos) {
+        self.forget_denials(set, at);
         for counter in set.charges.iter().map(Charge::counter) {
             let mut bucket = self.bucket(counter);
             let before = bucket.outstanding_units();
