@@ -29,7 +29,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         self.node_state.late.update(|ledger| {
             let views = self.late_views(set, ledger, now);
             let claims: SmallVec<[_; 4]> = views.iter().map(|view| view.claim).collect();
-            let (admitted, payments) = ledger.afford(&claims, now);
+            let payments = ledger.affordable_payments(&claims, now);
+            let admitted = set.admits(|i| payments[i] != Payment::None);
             if admitted && intent != ChargeIntent::Peek {
                 ledger.pay(&claims, &payments, now);
             }

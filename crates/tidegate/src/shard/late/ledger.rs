@@ -4,7 +4,7 @@
 //! a request that was denied here), pending (admitted, and known not to be counted by the store) or confirmed. Pending
 //! units live in the write-back queue; here they are only effects.
 //!
-//! Events: `afford` and `pay` (decide a late request), `pay_by_credits` (a denial in time), `insert_request`,
+//! Events: `pay` (a late request was admitted), `pay_by_credits` (a denial in time), `insert_request`,
 //! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `reset`, `take_unshared`.
 //! Effects: [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
 //!
@@ -150,29 +150,13 @@ impl LateLedger {
         self.accounts.get(&counter).map_or(0, |a| a.waiting)
     }
 
-    /// Pays for a request that can be admitted, and returns with what. One that cannot keeps nothing.
-    fn pay_if_affordable(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
-        let (admitted, payments) = self.afford(claims, at);
-        if admitted {
-            self.pay(claims, &payments, at);
-        }
-        admitted.then_some(payments)
-    }
-
-    /// Whether a request whose reply is late can be admitted at the store's time `at`, and what would pay for each of
-    /// its claims.
-    pub(crate) fn afford(&self, claims: &[Claim], at: Nanos) -> (bool, Payments) {
+    /// What would pay for each of the claims of a request at the store's time `at`.
+    pub(crate) fn affordable_payments(&self, claims: &[Claim], at: Nanos) -> Payments {
         let mut payments = Payments::new();
         for (i, claim) in claims.iter().enumerate() {
             payments.push(self.affordable(claim, at, &claims[..i], &payments));
         }
-        let passes = |role: Role| {
-            let of_role = claims.iter().zip(&payments).filter(move |(c, _)| c.role == role);
-            of_role.map(|(_, payment)| *payment != Payment::None)
-        };
-        let quotas = passes(Role::Quota).count() == 0 || passes(Role::Quota).any(|pays| pays);
-        let admitted = quotas && passes(Role::Enforce).all(|pays| pays);
-        (admitted, payments)
+        payments
     }
 
     /// What can pay for a claim, after the earlier claims of the same request.
@@ -213,7 +197,7 @@ impl LateLedger {
     /// nothing, and nothing is paid for them.
     pub(crate) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
         let by_credit: SmallVec<[Claim; 4]> = claims.iter().map(|claim| Claim { room: 0, ..*claim }).collect();
-        let (_, payments) = self.afford(&by_credit, at);
+        let payments = self.affordable_payments(&by_credit, at);
         let mut decide = by_credit.iter().zip(&payments).filter(|(claim, _)| claim.role != Role::Shadow).peekable();
         let admitted = decide.peek().is_some() && decide.all(|(_, payment)| *payment != Payment::None);
         if admitted {

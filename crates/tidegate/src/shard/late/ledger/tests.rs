@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, RuleOptions};
+use tidegate_core::store::{Charge, ChargeSet, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Cost;
 
@@ -37,6 +37,18 @@ fn claim(subject: u128, units: u64, room: u64) -> Claim {
     Claim { counter: charge(subject, units).counter(), units, room, role: Role::Enforce }
 }
 
+/// Pays for a late request if it can be admitted. One that cannot keeps nothing.
+fn pay(ledger: &mut LateLedger, claims: &[Claim], at: Nanos) -> Option<Payments> {
+    let any = charge(1, 1);
+    let set = ChargeSet::of(claims.iter().map(|claim| Charge { role: claim.role, ..any.charge() }));
+    let payments = ledger.affordable_payments(claims, at);
+    let admitted = set.admits(|i| payments[i] != Payment::None);
+    if admitted {
+        ledger.pay(claims, &payments, at);
+    }
+    admitted.then_some(payments)
+}
+
 impl LateLedgerHarness {
     fn new() -> Self {
         LateLedgerHarness { at: SENT, ..LateLedgerHarness::default() }
@@ -49,7 +61,7 @@ impl LateLedgerHarness {
     /// The budget of a request has passed. What the node may have unconfirmed is `share`.
     fn late(&mut self, units: u64, share: u64) -> (bool, LateId) {
         let room = share.saturating_sub(self.pending);
-        let paid = self.ledger.pay_if_affordable(&[claim(1, units, room)], self.at);
+        let paid = pay(&mut self.ledger, &[claim(1, units, room)], self.at);
         let admitted = paid.is_some();
         let payments = paid.unwrap_or_else(|| [Payment::None].into_iter().collect());
         let id = self.ledger.insert_request([charge(1, units)], payments, self.at);
@@ -251,13 +263,13 @@ fn a_charge_to_another_window_does_not_confirm() {
 #[test]
 fn every_counter_must_have_room_or_nothing_is_recorded() {
     let mut ledger = LateLedger::default();
-    assert_eq!(ledger.pay_if_affordable(&[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
+    assert_eq!(pay(&mut ledger, &[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
     assert!(ledger.is_empty());
-    assert!(ledger.pay_if_affordable(&[claim(1, 1, 5), claim(2, 1, 1)], SENT).is_some());
+    assert!(pay(&mut ledger, &[claim(1, 1, 5), claim(2, 1, 1)], SENT).is_some());
     assert_eq!(ledger.waiting(charge(1, 1).counter()), 1);
     // Named twice, a counter needs room for the sum.
-    assert_eq!(ledger.pay_if_affordable(&[claim(3, 2, 3), claim(3, 2, 3)], SENT), None);
-    assert!(ledger.pay_if_affordable(&[claim(3, 2, 4), claim(3, 2, 4)], SENT).is_some());
+    assert_eq!(pay(&mut ledger, &[claim(3, 2, 3), claim(3, 2, 3)], SENT), None);
+    assert!(pay(&mut ledger, &[claim(3, 2, 4), claim(3, 2, 4)], SENT).is_some());
 }
 
 #[test]
@@ -265,11 +277,11 @@ fn one_quota_is_enough_and_a_shadow_limit_denies_nothing() {
     let with = |subject, room, role| Claim { role, ..claim(subject, 1, room) };
     let mut ledger = LateLedger::default();
     let quotas = [with(1, 0, Role::Quota), with(2, 1, Role::Quota)];
-    let paid = ledger.pay_if_affordable(&quotas, SENT).unwrap();
+    let paid = pay(&mut ledger, &quotas, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::None, Payment::Share]);
-    assert_eq!(ledger.pay_if_affordable(&quotas, SENT), None);
+    assert_eq!(pay(&mut ledger, &quotas, SENT), None);
     let shadowed = [with(3, 1, Role::Enforce), with(4, 0, Role::Shadow)];
-    let paid = ledger.pay_if_affordable(&shadowed, SENT).unwrap();
+    let paid = pay(&mut ledger, &shadowed, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::Share, Payment::None]);
 }
 
@@ -321,7 +333,7 @@ fn credits_pay_for_every_limit_that_decides_and_for_no_shadow_limit() {
 #[test]
 fn units_of_an_unsent_request_are_pending_at_once() {
     let mut harness = LateLedgerHarness::new();
-    let paid = harness.ledger.pay_if_affordable(&[claim(1, 2, 2)], SENT).unwrap();
+    let paid = pay(&mut harness.ledger, &[claim(1, 2, 2)], SENT).unwrap();
     let effects = harness.ledger.never_sent([charge(1, 2)], &paid, SENT);
     harness.run(effects);
     assert_eq!((harness.pending, harness.waiting()), (2, 0));
