@@ -158,17 +158,10 @@ impl AheadEntries {
 /// All buckets, and when they are due.
 pub(super) struct AheadTable {
     buckets: Box<[Mutex<AheadEntries>]>,
-    /// The buckets with leases and views. Lock order: locked before a bucket, never after.
-    deadlines: Mutex<DeadlineQueue>,
+    /// When the buckets with leases and views are due. Lock order: locked before a bucket, never after.
+    deadlines: Mutex<Deadlines>,
     next_id: AtomicU64,
     totals: Mutex<LeaseStats>,
-}
-
-#[derive(Default)]
-struct DeadlineQueue {
-    by_time: Deadlines,
-    /// Whether the task is running.
-    is_running: bool,
 }
 
 impl AheadTable {
@@ -214,32 +207,23 @@ impl AheadTable {
 
     /// Updates the deadline of a counter that may be due sooner than before.
     pub(super) fn schedule(&self, counter: u128) {
-        let (mut queue, index) = (self.deadlines.lock(), self.index(counter));
+        let (mut deadlines, index) = (self.deadlines.lock(), self.index(counter));
         let due = self.buckets[index].lock().next_deadline();
-        queue.by_time.set(index, due);
+        deadlines.set(index, due);
     }
 
-    /// Whether the task is to be started: something will be due, and it is not running.
-    pub(super) fn start_task(&self) -> bool {
-        let mut queue = self.deadlines.lock();
-        queue.by_time.next().is_some() && !std::mem::replace(&mut queue.is_running, true)
-    }
-
-    /// When anything is due next. If nothing is, the task ends.
+    /// When anything is due next, if anything is.
     pub(super) fn next_due(&self) -> Option<Nanos> {
-        let mut queue = self.deadlines.lock();
-        let next = queue.by_time.next();
-        queue.is_running = next.is_some();
-        next
+        self.deadlines.lock().next()
     }
 
     /// The effects that are due at `now`. Only due buckets are locked.
     pub(super) fn take_due(&self, now: Nanos) -> Vec<Effect> {
-        let (mut queue, mut effects) = (self.deadlines.lock(), Vec::new());
-        for index in queue.by_time.due(now) {
+        let (mut deadlines, mut effects) = (self.deadlines.lock(), Vec::new());
+        for index in deadlines.due(now) {
             let mut bucket = self.buckets[index].lock();
             bucket.take_due(now, &mut effects);
-            queue.by_time.set(index, bucket.next_deadline());
+            deadlines.set(index, bucket.next_deadline());
         }
         effects
     }
