@@ -7,7 +7,8 @@ use std::sync::Arc;
 use testbed::{DATE, MS, SHARDS, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
 use tidegate_core::store::{
-    ChargeSet, Counters, Degraded, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source, Store,
+    ChargeSet, Counters, Counting, Degraded, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source,
+    Store,
 };
 use tidegate_core::units::Nanos;
 use tidegate_sim::model::NetworkConditions;
@@ -133,6 +134,22 @@ fn a_hung_shard_costs_the_budget_once_and_the_next_step_is_decided_at_once() {
     assert_eq!(setup.used_units(&all), 1, "charged when there was time again");
     let opened = setup.events_of(1).iter().any(is_opening);
     assert!(!opened);
+}
+
+/// The sum of the costs overflowed: the decision panicked, and its counters were never free of late charges again.
+#[test]
+fn a_late_reply_to_any_cost_is_a_denial() {
+    let setup = ShardedTestbed::new();
+    let own = setup.limit(0, 10, 1);
+    let mut set = setup.set(&[(&own, u64::MAX), (&own, u64::MAX)]);
+    set.charges[1].rate = 1;
+    setup.set_conditions(0, HUNG);
+    let denied = setup.charge(&set);
+    assert!(!denied.admitted && denied.source == Source::Late);
+    setup.set_conditions(0, NetworkConditions::HEALTHY);
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!(setup.charge(&set).source, Source::Exact);
+    assert_eq!(setup.events_of(0), [StoreEvent::Unconfirmed { units: 40 }], "a store counts at most twice a limit");
 }
 
 /// The first step is so slow that the second has hardly any time.
@@ -269,6 +286,23 @@ fn a_denial_by_a_working_shard_is_none_by_policy() {
     let denied = setup.charge(&set);
     assert!(!denied.admitted && denied.readings[0].verdict.allows());
     assert_eq!(denied.degraded, Some(Degraded::StoreUnavailable));
+}
+
+/// The reading of the second limit, which the first one did not need, was cached as a denial by the store: 429 for 503.
+#[test]
+fn a_denial_that_only_a_fallback_has_read_is_not_cached() {
+    let setup = ShardedTestbed::new();
+    let lenient = RuleOptions { counting: Counting::Lenient, specificity: 1, ..RuleOptions::DEFAULT };
+    let strict = RuleOptions { on_failure: OnStoreFailure::Deny, ..RuleOptions::DEFAULT };
+    let (own, all) = (setup.with(0, 1, Role::Enforce, lenient), setup.with(1, 10, Role::Enforce, strict));
+    setup.set_conditions(1, DOWN);
+    setup.pass(Nanos::from_secs(2));
+    assert!(setup.charge(&setup.set(&[(&own, 1)])).admitted);
+    let denied = setup.charge(&setup.set(&[(&own, 1), (&all, 1)]));
+    assert_eq!((denied.admitted, denied.source, denied.degraded), (false, Source::Lenient, None));
+    assert!(!denied.readings[1].verdict.allows());
+    let denied = setup.charge(&setup.set(&[(&all, 1)]));
+    assert_eq!(denied.degraded, Some(Degraded::DeniedByPolicy { charge: 0 }));
 }
 
 /// A flood of requests that their own limits deny, from ever new subjects so that no cache helps, while other

@@ -7,7 +7,7 @@ use tidegate_core::store::{Charge, ChargeSet, Counters, Counting, Outcome, Refun
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::{Cost, Nanos};
 
-use super::recording_store::{LeaseTestbed, MS};
+use super::recording_store::{DATE, LeaseTestbed, MS};
 
 fn limit(algorithm: Algorithm, count: u64, window: Nanos) -> Limit {
     let spec = Spec::new(algorithm, count, window);
@@ -117,6 +117,52 @@ fn another_limit_and_a_refund_end_a_cached_denial() {
     setup.check(&small, 2, ADMITTED);
     setup.check(&small, 1, DENIED);
     setup.check(&large, 1, ADMITTED);
+}
+
+/// A charge that the store denies, whose reply arrives after the reply to a call that refunds units in between.
+#[track_caller]
+fn check_reply_after(refunds: impl AsyncFn(&DenyCacheTestbed, &ChargeSet<'_>)) {
+    let hour = Nanos::from_secs(3_600);
+    let (setup, limit) = (DenyCacheTestbed::new(), limit(Algorithm::FixedWindow, 2, hour));
+    setup.check(&limit, 2, ADMITTED);
+    let sim = &setup.node.sim;
+    let latency = |one_way| setup.node.store.behave(|behaviour| behaviour.one_way = one_way);
+    latency(MS(1));
+    let (lease, rule, denied_limit) = (setup.node.lease.clone(), setup.rule.clone(), limit.clone());
+    sim.spawn(None, async move {
+        let charge = Charge {
+            subject: Fingerprint::new(7),
+            rule: &rule,
+            rate: 0,
+            limit: Cow::Owned(denied_limit),
+            cost: Cost::ONE,
+            role: Role::Enforce,
+            options: &RuleOptions::DEFAULT,
+        };
+        let denied = lease.charge(&ChargeSet::of_one(charge)).await;
+        assert!(!denied.expect("memory replies").admitted);
+    });
+    setup.pass(Nanos::new(1));
+    latency(MS(5));
+    setup.pass(MS(1)); // denied, and its reply takes 5 ms
+    latency(MS(1));
+    sim.block_on(refunds(&setup, &setup.set(&limit, 2)));
+    latency(Nanos::ZERO);
+    setup.pass(MS(10));
+    setup.check(&limit, 1, ADMITTED);
+}
+
+/// It was cached after the refund had ended all denials of its counter.
+#[test]
+fn a_denial_from_before_a_refund_is_not_cached_when_its_reply_arrives_after_it() {
+    check_reply_after(async |setup, set| {
+        let hour = Nanos::from_secs(3_600);
+        let refund = Refund { id: 1, charged_at: DATE, expires_at: DATE.plus(hour), set: set.clone() };
+        setup.node.lease.refund(&refund).await.expect("memory replies");
+    });
+    check_reply_after(async |setup, set| {
+        setup.node.lease.reset(set).await.expect("memory replies");
+    });
 }
 
 #[test]

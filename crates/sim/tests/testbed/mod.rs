@@ -35,7 +35,7 @@ pub(crate) struct ShardLimit {
     rule: RuleName,
     limit: Limit,
     role: Role,
-    options: RuleOptions,
+    pub(crate) options: RuleOptions,
 }
 
 #[derive(Default)]

@@ -50,13 +50,29 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
 
     /// Starts the task if there is anything for it to do.
     pub(super) fn start_task(self: &Arc<Self>) {
-        if self.table.start_task() {
+        if self.claim_task() {
             self.runtime.spawn(Arc::clone(self).run());
         }
     }
 
-    /// Runs until there are neither leases nor views.
+    /// Whether the caller is to run the task: something will be due, and nobody runs it.
+    fn claim_task(&self) -> bool {
+        self.table.next_due().is_some() && !self.task_running.swap(true, Ordering::SeqCst)
+    }
+
+    /// Runs until there are neither leases nor views. What becomes due as the task ends is seen by the task or by
+    /// whoever scheduled it, because each of them looks after its own change.
     async fn run(self: Arc<Self>) {
+        loop {
+            self.run_rounds().await;
+            self.task_running.store(false, Ordering::SeqCst);
+            if !self.claim_task() {
+                return;
+            }
+        }
+    }
+
+    async fn run_rounds(self: &Arc<Self>) {
         while let Some(due) = self.table.next_due() {
             let wait = due.since(self.runtime.now());
             self.runtime.sleep(wait.clamp(MIN_ROUND_INTERVAL, MAX_ROUND_INTERVAL)).await;

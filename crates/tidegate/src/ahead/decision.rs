@@ -34,7 +34,7 @@ pub(super) struct SplitSet<'a> {
     local: DecidedCharges,
     /// The charges for the store.
     pub(super) rest: ChargeSet<'a>,
-    /// Held while units may be returned.
+    /// Set by the caller, and dropped when no units can be returned any more.
     pub(super) in_flight: Option<InFlightGuard>,
 }
 

@@ -2,7 +2,8 @@
 //!
 //! It is valid for the same limit and the same cost or more, and no longer than the store's `retry`: without a refund
 //! in between the store would have denied too. Only denials by the store itself or by a synced lenient view are
-//! remembered. A draw that found nothing left is a denial too, of one unit: more units take a longer wait.
+//! remembered: where a view denied, not those of the charges that were only read after it, by whatever could be read.
+//! A draw that found nothing left is a denial too, of one unit: more units take a longer wait.
 //!
 //! Where a rule counts leased or leniently, a short wait is extended a little: see [`denial_hold`]. Pure: times go in.
 
@@ -24,7 +25,7 @@ pub(super) struct Denial {
     limit: Limit,
     costs: DeniedCosts,
     /// When the request was sent, by the local clock.
-    sent: Nanos,
+    pub(super) sent: Nanos,
     /// When it was denied, by the store's clock.
     at: Nanos,
     pub(super) until: Nanos,
@@ -56,7 +57,12 @@ impl Denial {
         sent: Nanos,
         max_age: Nanos,
     ) -> impl Iterator<Item = (u128, Denial)> {
-        let is_cacheable = !outcome.admitted && matches!(outcome.source, Source::Exact | Source::Lenient);
+        // Where a view denied, all lenient charges were decided by views, and the others were only read.
+        let is_decided = |charge: &Charge<'_>| match outcome.source {
+            Source::Exact => true,
+            Source::Lenient => charge.options.counting == Counting::Lenient,
+            _ => false,
+        };
         let each = move || set.charges.iter().zip(&outcome.readings);
         each().filter_map(move |(charge, reading)| {
             let Verdict::Deny { retry: Retry::After(wait) } = reading.verdict else {
@@ -64,7 +70,7 @@ impl Denial {
             };
             // A counter that is named twice in one set denies the sum, not the cost.
             let named = set.charges.iter().filter(|c| c.counter() == charge.counter());
-            if !is_cacheable || charge.role != Role::Enforce || named.count() > 1 {
+            if outcome.admitted || !is_decided(charge) || charge.role != Role::Enforce || named.count() > 1 {
                 return None;
             }
             let max_age = match charge.options.counting {

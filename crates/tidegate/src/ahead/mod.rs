@@ -75,6 +75,8 @@ struct AheadInner<S, R> {
     max_denial_age: Nanos,
     /// Effects, and requests that may yet return units.
     in_flight: Arc<AtomicUsize>,
+    /// Whether the task is running that makes the calls which are due.
+    task_running: AtomicBool,
     /// Set when nothing is decided ahead any more. Read after `in_flight` is raised, so that a drain that sets it and
     /// then finds nothing in flight has missed nothing.
     draining: AtomicBool,
@@ -120,6 +122,7 @@ impl<S: BackingStore + 'static, R: Runtime> Ahead<S, R> {
             table: AheadTable::new(max_entries),
             max_denial_age,
             in_flight: Arc::default(),
+            task_running: AtomicBool::new(false),
             draining: AtomicBool::new(false),
         }))
     }

@@ -211,7 +211,7 @@ impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
 
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let refunded = self.0.store.refund(refund).await;
-        self.0.table.forget_denials(&refund.set);
+        self.0.table.forget_denials(&refund.set, self.0.runtime.now());
         refunded
     }
 
@@ -234,9 +234,9 @@ impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
     /// Unsynced units of these counters are dropped with their views, and leases drawn before are void: their charge is
     /// reset with the rest. Other nodes use up their leases.
     async fn reset(&self, set: &ChargeSet<'_>) -> StoreResult<u64> {
-        self.0.table.forget(set);
+        self.0.table.forget(set, self.0.runtime.now());
         let forgotten = self.0.store.reset(set).await;
-        self.0.table.forget(set);
+        self.0.table.forget(set, self.0.runtime.now());
         forgotten
     }
 }
@@ -264,13 +264,13 @@ impl<S: BackingStore + 'static, R: Runtime> Reservations for Ahead<S, R> {
             return Ok(cached);
         }
         let reserved = self.0.store.reserve(reserve).await;
-        self.0.table.forget_denials(&reserve.set);
+        self.0.table.forget_denials(&reserve.set, sent); // its own denial is remembered
         reserved.inspect(|outcome| self.0.record_denials(&reserve.set, outcome, sent))
     }
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {
         let settled = self.0.store.settle(settle).await;
-        self.0.table.forget_denials(&settle.set);
+        self.0.table.forget_denials(&settle.set, self.0.runtime.now());
         settled
     }
 }

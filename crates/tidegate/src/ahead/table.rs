@@ -81,6 +81,9 @@ impl EntryState {
 pub(super) struct AheadEntries {
     entries: Vec<CounterEntry>,
     max_entries: usize,
+    /// When units of any counter here may last have been refunded. A request that was sent before may have been denied
+    /// without them.
+    refunded_at: Nanos,
 }
 
 impl AheadEntries {
@@ -127,10 +130,12 @@ impl AheadEntries {
         self.view(charge.counter()).filter(|view| view.is_fresh(&charge.limit, now))
     }
 
-    /// Replaces the denial of a counter.
+    /// Replaces the denial of a counter. One from before a refund is not remembered.
     pub(super) fn set_denial(&mut self, counter: u128, denial: Option<Denial>, now: Nanos) {
         self.entries.retain(|entry| entry.counter != counter || !matches!(entry.state, EntryState::Denied(_)));
-        denial.into_iter().for_each(|denial| self.insert(counter, EntryState::Denied(Box::new(denial)), now));
+        if let Some(denial) = denial.filter(|denial| denial.sent >= self.refunded_at) {
+            self.insert(counter, EntryState::Denied(Box::new(denial)), now);
+        }
     }
 
     fn next_deadline(&self) -> Option<Nanos> {
@@ -153,24 +158,18 @@ impl AheadEntries {
 /// All buckets, and when they are due.
 pub(super) struct AheadTable {
     buckets: Box<[Mutex<AheadEntries>]>,
-    /// The buckets with leases and views. Lock order: locked before a bucket, never after.
-    deadlines: Mutex<DeadlineQueue>,
+    /// When the buckets with leases and views are due. Lock order: locked before a bucket, never after.
+    deadlines: Mutex<Deadlines>,
     next_id: AtomicU64,
     totals: Mutex<LeaseStats>,
-}
-
-#[derive(Default)]
-struct DeadlineQueue {
-    by_time: Deadlines,
-    /// Whether the task is running.
-    is_running: bool,
 }
 
 impl AheadTable {
     /// A table of about `max_entries` entries.
     pub(super) fn new(max_entries: usize) -> Self {
         let bucket_size = max_entries.clamp(1, BUCKET_SIZE);
-        let bucket = |_| Mutex::new(AheadEntries { entries: Vec::new(), max_entries: bucket_size });
+        let bucket =
+            |_| Mutex::new(AheadEntries { entries: Vec::new(), max_entries: bucket_size, refunded_at: Nanos::ZERO });
         AheadTable {
             buckets: (0..(max_entries / bucket_size).max(1)).map(bucket).collect(),
             deadlines: Mutex::default(),
@@ -208,32 +207,23 @@ impl AheadTable {
 
     /// Updates the deadline of a counter that may be due sooner than before.
     pub(super) fn schedule(&self, counter: u128) {
-        let (mut queue, index) = (self.deadlines.lock(), self.index(counter));
+        let (mut deadlines, index) = (self.deadlines.lock(), self.index(counter));
         let due = self.buckets[index].lock().next_deadline();
-        queue.by_time.set(index, due);
+        deadlines.set(index, due);
     }
 
-    /// Whether the task is to be started: something will be due, and it is not running.
-    pub(super) fn start_task(&self) -> bool {
-        let mut queue = self.deadlines.lock();
-        queue.by_time.next().is_some() && !std::mem::replace(&mut queue.is_running, true)
-    }
-
-    /// When anything is due next. If nothing is, the task ends.
+    /// When anything is due next, if anything is.
     pub(super) fn next_due(&self) -> Option<Nanos> {
-        let mut queue = self.deadlines.lock();
-        let next = queue.by_time.next();
-        queue.is_running = next.is_some();
-        next
+        self.deadlines.lock().next()
     }
 
     /// The effects that are due at `now`. Only due buckets are locked.
     pub(super) fn take_due(&self, now: Nanos) -> Vec<Effect> {
-        let (mut queue, mut effects) = (self.deadlines.lock(), Vec::new());
-        for index in queue.by_time.due(now) {
+        let (mut deadlines, mut effects) = (self.deadlines.lock(), Vec::new());
+        for index in deadlines.due(now) {
             let mut bucket = self.buckets[index].lock();
             bucket.take_due(now, &mut effects);
-            queue.by_time.set(index, bucket.next_deadline());
+            deadlines.set(index, bucket.next_deadline());
         }
         effects
     }
@@ -295,14 +285,19 @@ impl AheadTable {
         None
     }
 
-    /// Forgets the denials of a set: units of its counters may have been refunded.
-    pub(super) fn forget_denials(&self, set: &ChargeSet<'_>) {
-        let counters = set.charges.iter().map(Charge::counter);
-        counters.for_each(|counter| self.bucket(counter).set_denial(counter, None, Nanos::ZERO));
+    /// Forgets the denials of a set, and does not remember those of requests sent before `at`: units of its counters may
+    /// have been refunded.
+    pub(super) fn forget_denials(&self, set: &ChargeSet<'_>, at: Nanos) {
+        for counter in set.charges.iter().map(Charge::counter) {
+            let mut bucket = self.bucket(counter);
+            bucket.refunded_at = bucket.refunded_at.max(at);
+            bucket.set_denial(counter, None, at);
+        }
     }
 
-    /// Forgets all that is known of the counters of a set. Their leases are void.
-    pub(super) fn forget(&self, set: &ChargeSet<'_>) {
+    /// Forgets all that is known of the counters of a set before `at`. Their leases are void.
+    pub(super) fn forget(&self, set: &ChargeSet<'_>, at: Nanos) {
+        self.forget_denials(set, at);
         for counter in set.charges.iter().map(Charge::counter) {
             let mut bucket = self.bucket(counter);
             let before = bucket.outstanding_units();

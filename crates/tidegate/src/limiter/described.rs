@@ -1,6 +1,6 @@
 //! Runs the store calls of a [`DescriptorDecision`], in its order.
 
-use tidegate_core::store::{ChargeSet, Outcome, Refund, Source, Store, StoreError};
+use tidegate_core::store::{ChargeSet, Outcome, Refund, Store, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::ListDecision;
 use tidegate_rules::engine::{DescriptorDecision, DescriptorResponse, EnforceMode, StoreCall};
@@ -116,7 +116,8 @@ impl<S: Store> LimiterView<'_, S> {
         Ok(decision)
     }
 
-    /// Refunds `set` in the current window. Returns the state before and after.
+    /// Refunds `set` in the current window. Returns the state before and after. A refund that fails, because the store is
+    /// late or down, counts as none: that denies too much rather than too little.
     async fn refund_set(
         &self,
         mut set: ChargeSet<'_>,
@@ -125,10 +126,6 @@ impl<S: Store> LimiterView<'_, S> {
         let store = &self.limiter.store;
         set.max_wait = wait_left();
         let before = store.peek(&set).await?;
-        if before.source == Source::Fallback {
-            // Without the store nothing is refunded, which denies too much rather than too little.
-            return Ok((before.clone(), before));
-        }
         set.max_wait = wait_left();
         let mut refund = Refund {
             id: (self.limiter.new_id)().map_err(no_randomness)?,
@@ -136,7 +133,9 @@ impl<S: Store> LimiterView<'_, S> {
             expires_at: before.at.plus(REFUND_ID_TTL),
             set,
         };
-        store.refund(&refund).await?;
+        if store.refund(&refund).await.is_err() {
+            return Ok((before.clone(), before));
+        }
         refund.set.max_wait = wait_left();
         let after = store.peek(&refund.set).await?;
         Ok((before, after))

@@ -12,9 +12,7 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::store::{
-    ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Role, Source, Store, StoreError, StoreResult,
-};
+use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Source, Store, StoreError, StoreResult};
 use tidegate_core::units::Nanos;
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
@@ -35,8 +33,9 @@ enum LateTicket {
     None,
     /// The reply is outstanding.
     Outstanding(LateId),
-    /// The request was not sent. How its charges were paid for.
-    Unsent(Payments),
+    /// No reply will change it: the request was not sent, or the store denied it and credits paid. How its charges were
+    /// paid for.
+    Paid(Payments),
 }
 
 impl From<Outcome> for ShardDecision {
@@ -109,14 +108,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             }
             return self.decide_locally(set, kind).into();
         };
-        if !outcome.admitted && kind == ChargeKind::Charge && self.pays_by_credits(set) {
-            outcome.admitted = true;
-            outcome.source = Source::Late;
-            for (charge, reading) in set.charges.iter().zip(&mut outcome.readings) {
-                if charge.role != Role::Shadow && !reading.verdict.allows() {
+        if !outcome.admitted
+            && kind == ChargeKind::Charge
+            && let Some(payments) = self.pay_by_credits(set)
+        {
+            (outcome.admitted, outcome.source) = (true, Source::Late);
+            for (payment, reading) in payments.iter().zip(&mut outcome.readings) {
+                if *payment != Payment::None && !reading.verdict.allows() {
                     reading.verdict = Verdict::Allow { delay: Nanos::ZERO };
                 }
             }
+            return ShardDecision { outcome, late: LateTicket::Paid(payments) };
         }
         outcome.into()
     }
@@ -142,9 +144,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 // settled with zero used.
                 ChargeKind::Reserve { .. } => (self.decide_unsent(set, kind), unpaid()),
             };
+            self.report_unconfirmed(set);
             let (charges, at) = (set.charges.iter().map(OwnedCharge::of), decided.outcome.at);
             let id = self.node_state.late.update(|ledger| ledger.insert_request(charges, payments, at));
-            self.report_unconfirmed(set);
             requests.push(OutstandingRequest { id, set: OwnedSet::of(set) });
             if trusted && kind == ChargeKind::Charge {
                 decided.late = LateTicket::Outstanding(id);
@@ -163,7 +165,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             self.write_back_unsent(set, &payments);
             self.reserve_here(set, &outcome, kind);
         }
-        ShardDecision { outcome, late: LateTicket::Unsent(payments) }
+        ShardDecision { outcome, late: LateTicket::Paid(payments) }
     }
 
     /// What `charge` would return.
@@ -198,11 +200,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                     self.refund_in_background(set, outcome, epoch, kind);
                 }
             }
-            (Source::Late, LateTicket::Unsent(payments)) => {
+            (Source::Late, LateTicket::Paid(payments)) => {
                 self.close_reservation(set, &outcome, kind);
-                for (charge, payment) in set.charges.iter().zip(payments) {
-                    if payment == Payment::Share {
-                        node_state.write_back.cancel(&OwnedCharge::of(charge), now);
+                for (charge, payment) in set.charges.iter().map(OwnedCharge::of).zip(payments) {
+                    match payment {
+                        Payment::None => {}
+                        Payment::Share => {
+                            node_state.write_back.cancel(&charge, now);
+                        }
+                        Payment::Credit { charged } => self.refund_units(charge, charged, epoch),
                     }
                 }
             }

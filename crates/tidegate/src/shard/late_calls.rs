@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Reserve, Source, Store};
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
@@ -29,7 +29,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         self.node_state.late.update(|ledger| {
             let views = self.late_views(set, ledger, now);
             let claims: SmallVec<[_; 4]> = views.iter().map(|view| view.claim).collect();
-            let (admitted, payments) = ledger.afford(&claims, now);
+            let payments = ledger.affordable_payments(&claims, now);
+            let admitted = set.admits(|i| payments[i] != Payment::None);
             if admitted && intent != ChargeIntent::Peek {
                 ledger.pay(&claims, &payments, now);
             }
@@ -75,11 +76,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             for (request, set) in requests.iter().zip(&sets) {
                 shard.record_late_reply(request, set, replies.next().flatten(), kind, sent);
             }
-            // Credits of these replies that are still unused are refunded.
+            // Credits of these replies that are still unused are refunded: none of them is recorded after this.
+            let until = shard.runtime.now().plus(CREDIT_TTL);
             shard.runtime.sleep(CREDIT_TTL).await;
-            let now = shard.runtime.now();
+            let counters = sets.iter().flat_map(|set| set.charges.iter().map(Charge::counter));
             let holds = |charge: &OwnedCharge| shard.holds(charge.subject);
-            let expired = shard.node_state.late.update_active(|ledger| ledger.expire(now, holds));
+            let expired = shard.node_state.late.update_active(|ledger| ledger.expire(counters, until, holds));
             shard.run_effects(expired, sent.epoch);
         });
     }
@@ -121,8 +123,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
     }
 
-    /// Whether credits pay for a request that the store has just denied.
-    pub(crate) fn pays_by_credits(&self, set: &ChargeSet<'_>) -> bool {
+    /// Pays by credits for a request that the store has just denied, if they cover it.
+    pub(crate) fn pay_by_credits(&self, set: &ChargeSet<'_>) -> Option<Payments> {
         self.node_state.late.update_active(|ledger| {
             let claims: SmallVec<[_; 4]> = set.charges.iter().map(|charge| Claim::new(charge, 0)).collect();
             ledger.pay_by_credits(&claims, self.store_time())

@@ -37,10 +37,14 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         is_new_epoch
     }
 
-    /// Reports a charge that was sent and not confirmed: the store may count it in addition to its write-back.
+    /// Reports a charge that was sent and not confirmed: the store may count it in addition to its write-back. A store
+    /// counts at most twice a limit, so a cost that can never fit adds no more than that.
     pub(crate) fn report_unconfirmed(&self, set: &ChargeSet<'_>) {
-        let units = set.charges.iter().map(|charge| charge.cost.get()).sum();
-        (self.watcher)(StoreEvent::Unconfirmed { units });
+        let counted = set.charges.iter().map(|charge| {
+            let max_units = charge.limit.full_capacity().saturating_mul(2);
+            charge.cost.get().min(max_units)
+        });
+        (self.watcher)(StoreEvent::Unconfirmed { units: counted.fold(0, u64::saturating_add) });
     }
 
     /// Whether the reply to a charge, which was sent while the store was trusted, is from a store that has lost nothing.

@@ -1,8 +1,10 @@
-//! Calls to one shard: a deadline, a bulkhead and the breaker are around each of them.
+//! Calls to one shard. A deadline, a bulkhead and the breaker are around each call that a decision or a verb makes.
 //!
 //! A call waits no longer than its budget. A charge is a [`SentCharge`]: when its reply is late it is decided without
 //! the store, and the reply is awaited in the background. Every other late call is abandoned. To the breaker a late
-//! call is neither a reply nor a failure, only a part of its silence. While the breaker is open only pings are sent.
+//! call is neither a reply nor a failure, only a part of its silence. While the breaker is open only pings are sent: they
+//! pass the breaker and have no place in the bulkhead. Refunds in the background have a bulkhead of their own, and the
+//! breaker does not count them.
 
 pub(crate) mod breaker;
 pub(crate) mod deadline;

@@ -4,9 +4,9 @@
 //! a request that was denied here), pending (admitted, and known not to be counted by the store) or confirmed. Pending
 //! units live in the write-back queue; here they are only effects.
 //!
-//! Events: `afford` and `pay` (decide a late request), `pay_by_credits` (a denial in time), `insert_request`,
-//! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `take_unshared`. Effects:
-//! [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
+//! Events: `pay` (a late request was admitted), `pay_by_credits` (a denial in time), `insert_request`,
+//! `never_sent`, `replied`, `withdraw`, `expire`, `void_credits` (the store lost its counts), `reset`, `take_unshared`.
+//! Effects: [`LateEffect::WriteBack`] and [`LateEffect::Refund`].
 //!
 //! Invariants: a unit is in one state at a time; a denied request keeps nothing; a credit is spent or refunded, once.
 //! Knows no store, no lock and no clock: `now` is the local time and `at` the store's.
@@ -59,8 +59,8 @@ pub(crate) enum Payment {
     None,
     /// This node's share. They are waiting until the reply.
     Share,
-    /// Credits.
-    Credit,
+    /// Credits, of which the oldest was charged then. A refund as of a later time would refund units that have drained.
+    Credit { charged: Nanos },
 }
 
 /// One payment per claim, in order.
@@ -117,6 +117,8 @@ struct LateAccount {
     credits: VecDeque<Credit>,
     /// Charges of requests whose reply is outstanding.
     open: u64,
+    /// When the counter was last reset, by the store's time.
+    reset_at: Nanos,
 }
 
 struct LateRequest {
@@ -148,46 +150,31 @@ impl LateLedger {
         self.accounts.get(&counter).map_or(0, |a| a.waiting)
     }
 
-    /// Pays for a request that can be admitted, and returns with what. One that cannot keeps nothing.
-    fn pay_if_affordable(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
-        let (admitted, payments) = self.afford(claims, at);
-        if admitted {
-            self.pay(claims, &payments, at);
-        }
-        admitted.then_some(payments)
-    }
-
-    /// Whether a request whose reply is late can be admitted at the store's time `at`, and what would pay for each of
-    /// its claims.
-    pub(crate) fn afford(&self, claims: &[Claim], at: Nanos) -> (bool, Payments) {
+    /// What would pay for each of the claims of a request at the store's time `at`.
+    pub(crate) fn affordable_payments(&self, claims: &[Claim], at: Nanos) -> Payments {
         let mut payments = Payments::new();
         for (i, claim) in claims.iter().enumerate() {
             payments.push(self.affordable(claim, at, &claims[..i], &payments));
         }
-        let passes = |role: Role| {
-            let of_role = claims.iter().zip(&payments).filter(move |(c, _)| c.role == role);
-            of_role.map(|(_, payment)| *payment != Payment::None)
-        };
-        let quotas = passes(Role::Quota).count() == 0 || passes(Role::Quota).any(|pays| pays);
-        let admitted = quotas && passes(Role::Enforce).all(|pays| pays);
-        (admitted, payments)
+        payments
     }
 
     /// What can pay for a claim, after the earlier claims of the same request.
     fn affordable(&self, claim: &Claim, at: Nanos, earlier: &[Claim], paid: &[Payment]) -> Payment {
-        let spent = |by: Payment| -> u64 {
+        let needed = |is_paid_so: fn(&Payment) -> bool| -> u64 {
             let pairs = earlier.iter().zip(paid);
-            let same = pairs.filter(|(c, p)| c.counter == claim.counter && **p == by);
-            same.map(|(c, _)| c.units).sum()
+            let same = pairs.filter(|(c, p)| c.counter == claim.counter && is_paid_so(p));
+            claim.units.saturating_add(same.map(|(c, _)| c.units).sum())
         };
         let account = self.accounts.get(&claim.counter);
-        let credits = account.map_or(0, |account| account.credit_units(at));
-        let needed = |by| claim.units.saturating_add(spent(by));
-        if claim.role != Role::Shadow && needed(Payment::Credit) <= credits {
-            return Payment::Credit;
+        let credits = account.filter(|_| claim.role != Role::Shadow).and_then(|account| account.credit_units(at));
+        if let Some((units, charged)) = credits
+            && needed(|payment| matches!(payment, Payment::Credit { .. })) <= units
+        {
+            return Payment::Credit { charged };
         }
         let waiting = account.map_or(0, |a| a.waiting);
-        if waiting.saturating_add(needed(Payment::Share)) <= claim.room {
+        if waiting.saturating_add(needed(|payment| *payment == Payment::Share)) <= claim.room {
             return Payment::Share;
         }
         Payment::None
@@ -201,19 +188,22 @@ impl LateLedger {
                 Payment::Share => {
                     self.accounts.entry(claim.counter).or_default().waiting += claim.units;
                 }
-                Payment::Credit => self.spend_credits(claim.counter, claim.units, at),
+                Payment::Credit { .. } => self.spend_credits(claim.counter, claim.units, at),
             }
         }
     }
 
-    /// The reply came in time and denied the request: whether credits pay for all of it. All or nothing.
-    pub(crate) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> bool {
-        let by_credit: SmallVec<[Claim; 4]> = claims
-            .iter()
-            .filter(|claim| claim.role != Role::Shadow)
-            .map(|claim| Claim { room: 0, role: Role::Enforce, ..*claim })
-            .collect();
-        !by_credit.is_empty() && self.pay_if_affordable(&by_credit, at).is_some()
+    /// The reply came in time and denied the request: credits pay for all of it, or for nothing. Shadow limits deny
+    /// nothing, and nothing is paid for them.
+    pub(crate) fn pay_by_credits(&mut self, claims: &[Claim], at: Nanos) -> Option<Payments> {
+        let by_credit: SmallVec<[Claim; 4]> = claims.iter().map(|claim| Claim { room: 0, ..*claim }).collect();
+        let payments = self.affordable_payments(&by_credit, at);
+        let mut decide = by_credit.iter().zip(&payments).filter(|(claim, _)| claim.role != Role::Shadow).peekable();
+        let admitted = decide.peek().is_some() && decide.all(|(_, payment)| *payment != Payment::None);
+        if admitted {
+            self.pay(&by_credit, &payments, at);
+        }
+        admitted.then_some(payments)
     }
 
     /// Records a request whose reply is outstanding.
@@ -281,13 +271,13 @@ impl LateLedger {
                     self.add_credit(charge, charged, (now, at));
                 }
                 (Payment::Share, _) => self.resolve_uncounted(&charge, request.decided, at, &mut effects),
-                (Payment::None | Payment::Credit, LateChargeResult::Charged(charged)) => {
+                (Payment::None | Payment::Credit { .. }, LateChargeResult::Charged(charged)) => {
                     let is_paid = charge.same_window(charged, at) && cancel_pending(&charge);
                     if !is_paid {
                         self.add_credit(charge, charged, (now, at));
                     }
                 }
-                (Payment::None | Payment::Credit, LateChargeResult::Denied | LateChargeResult::Unknown) => {}
+                (Payment::None | Payment::Credit { .. }, LateChargeResult::Denied | LateChargeResult::Unknown) => {}
             }
             self.remove_if_empty(counter);
         }
@@ -303,12 +293,11 @@ impl LateLedger {
         let paid = std::mem::take(&mut request.payments);
         request.payments = paid.iter().map(|_| Payment::None).collect();
         let charges: SmallVec<[OwnedCharge; 2]> = request.charges.clone();
-        let charged = request.decided;
         for (charge, payment) in charges.into_iter().zip(paid) {
             match payment {
                 Payment::None => {}
                 Payment::Share => self.stop_waiting(&charge),
-                Payment::Credit => self.add_credit(charge, charged, now),
+                Payment::Credit { charged } => self.add_credit(charge, charged, now),
             }
         }
         true
@@ -324,19 +313,28 @@ impl LateLedger {
         unshared
     }
 
-    /// Refunds credits that were not used in time, of counters that the store `holds`.
-    pub(crate) fn expire(&mut self, now: Nanos, holds: impl Fn(&OwnedCharge) -> bool) -> Vec<LateEffect> {
+    /// Refunds credits of `counters` that were not used in time. Each request expires those of its own counters, so the
+    /// cost does not depend on how many counters are late. Credits whose counter has moved to another store stay charged.
+    pub(crate) fn expire(
+        &mut self,
+        counters: impl IntoIterator<Item = u128>,
+        now: Nanos,
+        holds: impl Fn(&OwnedCharge) -> bool,
+    ) -> Vec<LateEffect> {
         let mut effects = Vec::new();
-        self.accounts.retain(|_, account| {
-            account.credits.retain(|credit| {
-                let over = credit.until <= now && holds(&credit.charge);
-                if over {
-                    effects.push(LateEffect::Refund { charge: credit.charge.clone(), charged: credit.charged });
+        for counter in counters {
+            let Some(account) = self.accounts.get_mut(&counter) else {
+                continue;
+            };
+            while account.credits.front().is_some_and(|oldest| oldest.until <= now)
+                && let Some(credit) = account.credits.pop_front()
+            {
+                if holds(&credit.charge) {
+                    effects.push(LateEffect::Refund { charge: credit.charge, charged: credit.charged });
                 }
-                !over
-            });
-            !account.is_empty()
-        });
+            }
+            self.remove_if_empty(counter);
+        }
         effects
     }
 
@@ -346,6 +344,16 @@ impl LateLedger {
             account.credits.retain(|credit| !holds(&credit.charge));
             !account.is_empty()
         });
+    }
+
+    /// A counter was reset at the store's time `at`. What the store had charged by then is gone, also where the reply is
+    /// still outstanding: a refund of it would take units from later charges.
+    pub(crate) fn reset(&mut self, counter: u128, at: Nanos) {
+        if let Some(account) = self.accounts.get_mut(&counter) {
+            account.credits.clear();
+            account.reset_at = at;
+        }
+        self.remove_if_empty(counter);
     }
 
     /// All units that are waiting, to be saved for a restart.
@@ -378,7 +386,7 @@ impl LateLedger {
         account.waiting -= units;
         let shared = account.shared.min(units);
         account.shared -= shared;
-        if account.credit_units(at) >= units {
+        if account.credit_units(at).is_some_and(|(credits, _)| credits >= units) {
             self.spend_credits(counter, units, at);
             return;
         }
@@ -388,6 +396,9 @@ impl LateLedger {
 
     fn add_credit(&mut self, charge: OwnedCharge, charged: Nanos, (now, at): (Nanos, Nanos)) {
         let account = self.accounts.entry(charge.counter()).or_default();
+        if charged < account.reset_at {
+            return;
+        }
         account.credits.push_back(Credit {
             pays_until: at.plus(credit_ttl(&charge.limit)),
             charge,
@@ -426,11 +437,11 @@ impl LateLedger {
 }
 
 impl LateAccount {
-    /// Credits that can pay at the store's time `at`.
-    fn credit_units(&self, at: Nanos) -> u64 {
-        let credits = self.credits.iter();
-        let valid = credits.filter(|c| c.pays_at(at));
-        valid.map(|c| c.charge.units()).sum()
+    /// The units of credits that can pay at the store's time `at`, and when the oldest was charged.
+    fn credit_units(&self, at: Nanos) -> Option<(u64, Nanos)> {
+        let credits = self.credits.iter().filter(|credit| credit.pays_at(at));
+        let each = credits.map(|credit| (credit.charge.units(), credit.charged));
+        each.reduce(|(units, oldest), (more, charged)| (units.saturating_add(more), oldest.min(charged)))
     }
 
     fn is_empty(&self) -> bool {

@@ -111,6 +111,7 @@ impl NodeState {
             self.permits.forget(counter);
             self.write_back.forget(counter);
             self.usage.forget(counter);
+            self.late.update_active(|ledger| ledger.reset(counter, now));
         }
         self.reservations.forget(set);
         self.shares.reset_at(set, now)

@@ -1,7 +1,7 @@
 use std::borrow::Cow;
 
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
-use tidegate_core::store::{Charge, RuleOptions};
+use tidegate_core::store::{Charge, ChargeSet, RuleOptions};
 use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Cost;
 
@@ -37,6 +37,18 @@ fn claim(subject: u128, units: u64, room: u64) -> Claim {
     Claim { counter: charge(subject, units).counter(), units, room, role: Role::Enforce }
 }
 
+/// Pays for a late request if it can be admitted. One that cannot keeps nothing.
+fn pay(ledger: &mut LateLedger, claims: &[Claim], at: Nanos) -> Option<Payments> {
+    let any = charge(1, 1);
+    let set = ChargeSet::of(claims.iter().map(|claim| Charge { role: claim.role, ..any.charge() }));
+    let payments = ledger.affordable_payments(claims, at);
+    let admitted = set.admits(|i| payments[i] != Payment::None);
+    if admitted {
+        ledger.pay(claims, &payments, at);
+    }
+    admitted.then_some(payments)
+}
+
 impl LateLedgerHarness {
     fn new() -> Self {
         LateLedgerHarness { at: SENT, ..LateLedgerHarness::default() }
@@ -49,7 +61,7 @@ impl LateLedgerHarness {
     /// The budget of a request has passed. What the node may have unconfirmed is `share`.
     fn late(&mut self, units: u64, share: u64) -> (bool, LateId) {
         let room = share.saturating_sub(self.pending);
-        let paid = self.ledger.pay_if_affordable(&[claim(1, units, room)], self.at);
+        let paid = pay(&mut self.ledger, &[claim(1, units, room)], self.at);
         let admitted = paid.is_some();
         let payments = paid.unwrap_or_else(|| [Payment::None].into_iter().collect());
         let id = self.ledger.insert_request([charge(1, units)], payments, self.at);
@@ -78,7 +90,7 @@ impl LateLedgerHarness {
 
     fn pass(&mut self, millis: u64) {
         self.at = self.at.plus(Nanos::from_millis(millis));
-        let effects = self.ledger.expire(self.at, |_| true);
+        let effects = self.ledger.expire([self.counter()], self.at, |_| true);
         self.run(effects);
     }
 
@@ -88,7 +100,7 @@ impl LateLedgerHarness {
 
     fn credits(&self) -> u64 {
         let account = self.ledger.accounts.get(&self.counter());
-        account.map_or(0, |account| account.credit_units(self.at))
+        account.and_then(|account| account.credit_units(self.at)).map_or(0, |(units, _)| units)
     }
 }
 
@@ -144,8 +156,8 @@ fn units_charged_for_a_denied_request_pay_for_the_next_one() {
     assert!(admitted && harness.credits() == 0 && harness.waiting() == 0);
     harness.replied(next, CHARGED);
     assert_eq!(harness.credits(), 1, "its own charge is the next credit");
-    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
-    assert!(!harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT), "only once");
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT).is_some());
+    assert_eq!(harness.ledger.pay_by_credits(&[claim(1, 1, 9)], SENT), None, "only once");
     harness.pass(1_000);
     assert_eq!(harness.refunded, 0);
 }
@@ -157,12 +169,31 @@ fn an_unused_credit_is_refunded_once_after_a_while() {
     harness.replied(id, CHARGED);
     harness.pass(249);
     assert_eq!((harness.credits(), harness.refunded), (3, 0));
-    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT));
+    assert!(harness.ledger.pay_by_credits(&[claim(1, 1, 0)], SENT).is_some());
     harness.pass(1);
     assert_eq!((harness.credits(), harness.refunded), (0, 2));
     harness.pass(1_000);
     assert_eq!(harness.refunded, 2);
     assert!(harness.ledger.is_empty());
+}
+
+/// Each late call looked at the credits of all counters, under the lock that every late decision takes.
+#[test]
+fn a_request_expires_the_credits_of_its_own_counters_only() {
+    let mut ledger = LateLedger::default();
+    for subject in 1..=3 {
+        let id = ledger.insert_request([charge(subject, 1)], [Payment::None].into_iter().collect(), SENT);
+        ledger.replied(id, |_| CHARGED, (SENT, SENT), |_| false);
+    }
+    let over = SENT.plus(CREDIT_TTL);
+    let own = |subject| charge(subject, 1).counter();
+    assert_eq!(ledger.expire([own(1), own(9)], over, |_| true).len(), 1);
+    assert_eq!([1, 2, 3].map(|subject| ledger.has_late_charges(own(subject))), [false, true, true]);
+    // The store that charged it does not hold it any more.
+    assert!(ledger.expire([own(2)], over, |_| false).is_empty());
+    assert!(!ledger.has_late_charges(own(2)));
+    assert!(ledger.expire([own(3)], SENT, |_| true).is_empty());
+    assert!(ledger.has_late_charges(own(3)), "it may still pay");
 }
 
 /// A window that has ended leaves nothing to the next one.
@@ -232,13 +263,13 @@ fn a_charge_to_another_window_does_not_confirm() {
 #[test]
 fn every_counter_must_have_room_or_nothing_is_recorded() {
     let mut ledger = LateLedger::default();
-    assert_eq!(ledger.pay_if_affordable(&[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
+    assert_eq!(pay(&mut ledger, &[claim(1, 1, 5), claim(2, 1, 0)], SENT), None);
     assert!(ledger.is_empty());
-    assert!(ledger.pay_if_affordable(&[claim(1, 1, 5), claim(2, 1, 1)], SENT).is_some());
+    assert!(pay(&mut ledger, &[claim(1, 1, 5), claim(2, 1, 1)], SENT).is_some());
     assert_eq!(ledger.waiting(charge(1, 1).counter()), 1);
     // Named twice, a counter needs room for the sum.
-    assert_eq!(ledger.pay_if_affordable(&[claim(3, 2, 3), claim(3, 2, 3)], SENT), None);
-    assert!(ledger.pay_if_affordable(&[claim(3, 2, 4), claim(3, 2, 4)], SENT).is_some());
+    assert_eq!(pay(&mut ledger, &[claim(3, 2, 3), claim(3, 2, 3)], SENT), None);
+    assert!(pay(&mut ledger, &[claim(3, 2, 4), claim(3, 2, 4)], SENT).is_some());
 }
 
 #[test]
@@ -246,11 +277,11 @@ fn one_quota_is_enough_and_a_shadow_limit_denies_nothing() {
     let with = |subject, room, role| Claim { role, ..claim(subject, 1, room) };
     let mut ledger = LateLedger::default();
     let quotas = [with(1, 0, Role::Quota), with(2, 1, Role::Quota)];
-    let paid = ledger.pay_if_affordable(&quotas, SENT).unwrap();
+    let paid = pay(&mut ledger, &quotas, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::None, Payment::Share]);
-    assert_eq!(ledger.pay_if_affordable(&quotas, SENT), None);
+    assert_eq!(pay(&mut ledger, &quotas, SENT), None);
     let shadowed = [with(3, 1, Role::Enforce), with(4, 0, Role::Shadow)];
-    let paid = ledger.pay_if_affordable(&shadowed, SENT).unwrap();
+    let paid = pay(&mut ledger, &shadowed, SENT).unwrap();
     assert_eq!(paid.as_slice(), [Payment::Share, Payment::None]);
 }
 
@@ -266,10 +297,43 @@ fn a_withdrawn_request_keeps_nothing_and_its_charge_becomes_a_credit() {
     assert!(!harness.ledger.withdraw(id, (harness.at, harness.at)));
 }
 
+/// The credits were charged before the request. Refunding them as of the request would refund what has drained since.
+#[test]
+fn credits_of_a_withdrawn_request_keep_the_time_of_their_charge() {
+    let mut harness = LateLedgerHarness::new();
+    let (_, first) = harness.late(1, 0);
+    harness.replied(first, CHARGED);
+    harness.pass(200);
+    let (admitted, id) = harness.late(1, 0);
+    assert!(admitted && harness.credits() == 0);
+    assert!(harness.ledger.withdraw(id, (harness.at, harness.at)));
+    harness.replied(id, LateChargeResult::Denied);
+    let effects = harness.ledger.expire([harness.counter()], harness.at.plus(CREDIT_TTL), |_| true);
+    assert!(matches!(effects.as_slice(), [LateEffect::Refund { charged: SENT, .. }]), "{effects:?}");
+}
+
+/// Credits pay for limits that decide. A shadow limit was refunded that had never been charged.
+#[test]
+fn credits_pay_for_every_limit_that_decides_and_for_no_shadow_limit() {
+    let (mut ledger, at) = (LateLedger::default(), SENT.plus(Nanos::from_millis(100)));
+    for (subject, earlier) in [(1, 3), (1, 5), (2, 4), (3, 9)] {
+        let id = ledger.insert_request([charge(subject, 1)], [Payment::None].into_iter().collect(), SENT);
+        let charged = LateChargeResult::Charged(at.since(Nanos::from_millis(earlier)));
+        ledger.replied(id, |_| charged, (at, at), |_| false);
+    }
+    let with = |subject, units, role| Claim { role, ..claim(subject, units, 9) };
+    let claims = [with(1, 2, Role::Enforce), with(2, 1, Role::Quota), with(3, 1, Role::Shadow)];
+    let paid = ledger.pay_by_credits(&claims, at).unwrap();
+    let credit = |earlier| Payment::Credit { charged: at.since(Nanos::from_millis(earlier)) };
+    assert_eq!(paid.as_slice(), [credit(5), credit(4), Payment::None]);
+    assert_eq!(ledger.pay_by_credits(&[with(3, 1, Role::Shadow)], at), None, "it decides nothing");
+    assert_eq!(ledger.pay_by_credits(&[with(3, 1, Role::Quota), with(2, 1, Role::Quota)], at), None);
+}
+
 #[test]
 fn units_of_an_unsent_request_are_pending_at_once() {
     let mut harness = LateLedgerHarness::new();
-    let paid = harness.ledger.pay_if_affordable(&[claim(1, 2, 2)], SENT).unwrap();
+    let paid = pay(&mut harness.ledger, &[claim(1, 2, 2)], SENT).unwrap();
     let effects = harness.ledger.never_sent([charge(1, 2)], &paid, SENT);
     harness.run(effects);
     assert_eq!((harness.pending, harness.waiting()), (2, 0));
@@ -300,4 +364,21 @@ fn credits_of_a_store_that_lost_its_counts_are_void() {
     harness.ledger.void_credits(|_| true);
     harness.pass(1_000);
     assert_eq!((harness.credits(), harness.refunded), (0, 0));
+}
+
+#[test]
+fn a_reset_ends_credits_and_those_of_outstanding_replies() {
+    let mut harness = LateLedgerHarness::new();
+    let ids = [harness.late(1, 0).1, harness.late(1, 0).1, harness.late(1, 0).1];
+    harness.replied(ids[0], CHARGED);
+    harness.pass(10);
+    harness.ledger.reset(harness.counter(), harness.at);
+    assert_eq!(harness.credits(), 0);
+    harness.replied(ids[1], CHARGED);
+    assert_eq!(harness.credits(), 0, "charged before the reset");
+    harness.replied(ids[2], LateChargeResult::Charged(harness.at));
+    assert_eq!(harness.credits(), 1);
+    harness.pass(1_000);
+    assert_eq!(harness.refunded, 1);
+    assert!(harness.ledger.is_empty());
 }
