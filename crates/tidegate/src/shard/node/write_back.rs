@@ -240,6 +240,8 @@ impl WriteBackQueue {
         let counter = charge.counter();
         if let Some(pending) = self.pending.change(counter).get_mut(&counter) {
             let moment = pending.advance(at);
+            // Nothing of it has drained before that.
+            let charged = charged.max(pending.drains_from);
             pending.share.refund(&mut pending.state, moment, charged, charge.cost);
         }
     }
@@ -414,5 +416,18 @@ mod tests {
         queue.add_late(&charge(Algorithm::TokenBucket, 8, 1), NOW, later(10), NOW, 0);
         let drained = charge(Algorithm::TokenBucket, 8, 1).counter();
         assert_eq!(queue.units(drained, later(10)), 0, "a full bucket has drained");
+    }
+    /// The units of a bucket were refunded as if they had been draining since their charge, while they still waited for
+    /// the store's own level to drain. So most of them stayed, and were charged after the outage.
+    #[test]
+    fn a_refund_removes_all_units_that_have_not_begun_to_drain() {
+        for algorithm in Algorithm::ALL {
+            let queue = WriteBackQueue::new(16);
+            let (charge, counter) = (charge(algorithm, 7, 5), charge(algorithm, 7, 5).counter());
+            let later = |secs| NOW.plus(Nanos::from_secs(secs));
+            queue.add(&charge.charge(), &charge.limit, NOW, later(8));
+            queue.refund(&charge.charge(), NOW, later(1));
+            assert_eq!(queue.units(counter, later(1)), 0, "{algorithm}");
+        }
     }
 }
