@@ -6,8 +6,9 @@
 //! `push_failed` or `push_rejected` (pending again). `cancel` and `refund` remove pending units.
 //!
 //! The queue is separate from the state of the shares: that state started from the mirror, and charging it would
-//! charge the units of other nodes again. Pending units expire at the rate of the share. Units of a bucket start to
-//! drain when the store's own level has drained: one rate cannot drain both. Knows no store; time is injected.
+//! charge the units of other nodes again. Pending units expire at the rate of the share, and may exceed it: forced
+//! units are limited as the store limits them. Units of a bucket start to drain when the store's own level has drained:
+//! one rate cannot drain both. Knows no store; time is injected.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +34,8 @@ pub(crate) struct WriteBackQueue {
 
 struct PendingCharge {
     charge: OwnedCharge,
-    share: Limit,
+    /// The limit at the rate at which the units drain.
+    limit: Limit,
     state: CounterState,
     /// For a bucket: when the store's own level has drained.
     drains_from: Nanos,
@@ -49,17 +51,17 @@ struct PendingCharge {
 
 impl PendingCharge {
     fn advance(&mut self, at: Nanos) -> Moment {
-        self.share.advance(&mut self.state, at.max(self.drains_from))
+        self.limit.advance(&mut self.state, at.max(self.drains_from))
     }
 
     fn units(&mut self, at: Nanos) -> u64 {
         let moment = self.advance(at);
-        self.share.used(&self.state, moment)
+        self.limit.used(&self.state, moment)
     }
 
     fn spend(&mut self, cost: Cost, at: Nanos) {
         let moment = self.advance(at);
-        self.share.spend(&mut self.state, moment, cost);
+        self.limit.spend(&mut self.state, moment, cost);
     }
 }
 
@@ -111,11 +113,11 @@ impl WriteBackQueue {
     /// A charge was admitted locally under `share`. By the last known state, the store's own level has drained at
     /// `empty_at`.
     pub(crate) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
-        let drains_from = drains_from(share, empty_at);
-        self.add_units(charge, share, drains_from, at, |pending| {
-            if pending.share.tag() != share.tag() {
-                pending.state = share.adopt(&pending.share, pending.state.clone(), at);
-                (pending.share, pending.charge) = (share.clone(), OwnedCharge::of(charge));
+        let (limit, drains_from) = (charge.limit.at_rate_of(share), drains_from(share, empty_at));
+        self.add_units(charge, &limit, drains_from, at, |pending| {
+            if pending.limit.tag() != limit.tag() {
+                pending.state = limit.adopt(&pending.limit, pending.state.clone(), at);
+                (pending.limit, pending.charge) = (limit.clone(), OwnedCharge::of(charge));
             }
             pending.store_decides = false;
             pending.drains_from = pending.drains_from.max(drains_from);
@@ -139,7 +141,7 @@ impl WriteBackQueue {
     fn add_units(
         &self,
         charge: &Charge<'_>,
-        share: &Limit,
+        limit: &Limit,
         drains_from: Nanos,
         at: Nanos,
         change: impl FnOnce(&mut PendingCharge),
@@ -157,8 +159,8 @@ impl WriteBackQueue {
                 self.count.fetch_add(1, Ordering::AcqRel);
                 free.insert(PendingCharge {
                     charge: OwnedCharge::of(charge),
-                    share: share.clone(),
-                    state: share.fresh(at),
+                    limit: limit.clone(),
+                    state: limit.fresh(at),
                     drains_from,
                     in_flight: 0,
                     store_decides: true,
@@ -217,7 +219,7 @@ impl WriteBackQueue {
         if units < cost {
             return false;
         }
-        pending.state = pending.share.with_used(units - cost, at.max(pending.drains_from));
+        pending.state = pending.limit.with_used(units - cost, at.max(pending.drains_from));
         pending.unshared = pending.unshared.min(units - cost);
         if units == cost && pending.in_flight == 0 {
             stripe.remove(&counter);
@@ -242,7 +244,7 @@ impl WriteBackQueue {
             let moment = pending.advance(at);
             // Nothing of it has drained before that.
             let charged = charged.max(pending.drains_from);
-            pending.share.refund(&mut pending.state, moment, charged, charge.cost);
+            pending.limit.refund(&mut pending.state, moment, charged, charge.cost);
         }
     }
 
@@ -278,7 +280,7 @@ impl WriteBackQueue {
         let pending = stripe.get_mut(&counter)?;
         let cost = Cost::new(pending.units(at))?;
         pending.in_flight = cost.get();
-        pending.state = pending.share.fresh(at);
+        pending.state = pending.limit.fresh(at);
         Some(OutgoingCharge {
             counter,
             charge: pending.charge.clone(),
@@ -362,7 +364,7 @@ fn remaining_cost(charge: &OwnedCharge, admitted: Nanos, at: Nanos, empty_at: Na
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+    use tidegate_core::algorithms::{Algorithm, Division, Precision, Spec};
     use tidegate_core::store::RuleOptions;
     use tidegate_core::subject::RuleName;
 
@@ -428,6 +430,23 @@ mod tests {
             queue.add(&charge.charge(), &charge.limit, NOW, later(8));
             queue.refund(&charge.charge(), NOW, later(1));
             assert_eq!(queue.units(counter, later(1)), 0, "{algorithm}");
+        }
+    }
+
+    /// Units above twice this node's share were lost, although the store counts up to twice the limit.
+    #[test]
+    fn units_beyond_the_share_are_pending_and_drain_at_its_rate() {
+        let division = Division { percent: 80, nodes: 4, rank: Some(0) };
+        for algorithm in Algorithm::ALL {
+            let (queue, charge) = (WriteBackQueue::new(16), charge(algorithm, 7, 15));
+            let share = charge.limit.share(division).expect("two units");
+            queue.add(&charge.charge(), &share, NOW, NOW);
+            assert_eq!(queue.units(charge.counter(), NOW), 15, "{algorithm}");
+            if algorithm.takes_burst() {
+                // The share refills a fifth of a unit a second.
+                let later = NOW.plus(Nanos::from_secs(25));
+                assert_eq!(queue.units(charge.counter(), later), 10, "{algorithm}");
+            }
         }
     }
 }
