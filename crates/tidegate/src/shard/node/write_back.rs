@@ -59,6 +59,15 @@ impl PendingCharge {
         self.limit.used(&self.state, moment)
     }
 
+    /// The units of a bucket do not drain before `drains_from`.
+    fn hold_until(&mut self, drains_from: Nanos, at: Nanos) {
+        if drains_from > at.max(self.drains_from) {
+            let units = self.units(at);
+            self.state = self.limit.with_used(units, drains_from);
+        }
+        self.drains_from = self.drains_from.max(drains_from);
+    }
+
     fn spend(&mut self, cost: Cost, at: Nanos) {
         let moment = self.advance(at);
         self.limit.spend(&mut self.state, moment, cost);
@@ -116,11 +125,11 @@ impl WriteBackQueue {
         let (limit, drains_from) = (charge.limit.at_rate_of(share), drains_from(share, empty_at));
         self.add_units(charge, &limit, drains_from, at, |pending| {
             if pending.limit.tag() != limit.tag() {
-                pending.state = limit.adopt(&pending.limit, pending.state.clone(), at);
+                pending.state = limit.adopt(&pending.limit, pending.state.clone(), at.max(pending.drains_from));
                 (pending.limit, pending.charge) = (limit.clone(), OwnedCharge::of(charge));
             }
             pending.store_decides = false;
-            pending.drains_from = pending.drains_from.max(drains_from);
+            pending.hold_until(drains_from, at);
         });
     }
 
@@ -373,12 +382,15 @@ mod tests {
     const NOW: Nanos = Nanos::from_secs(1_000);
 
     fn charge(algorithm: Algorithm, subject: u128, units: u64) -> OwnedCharge {
-        let spec = Spec::new(algorithm, 10, Nanos::from_secs(10));
+        charge_under(&Spec::new(algorithm, 10, Nanos::from_secs(10)), subject, units)
+    }
+
+    fn charge_under(spec: &Spec, subject: u128, units: u64) -> OwnedCharge {
         OwnedCharge::new(
             Fingerprint::new(subject),
             RuleName::new("rule"),
             0,
-            Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
+            Limit::compile(spec, Precision::Memory).expect("a valid rate"),
             Cost::new(units).expect("a cost above zero"),
             RuleOptions::DEFAULT,
         )
@@ -448,5 +460,21 @@ mod tests {
                 assert_eq!(queue.units(charge.counter(), later), 10, "{algorithm}");
             }
         }
+    }
+
+    /// Units that still waited drained all at once when the store's own level turned out to drain later, or when their
+    /// limit changed.
+    #[test]
+    fn units_that_wait_to_drain_do_not_drain_when_the_wait_or_the_limit_changes() {
+        let later = |secs| NOW.plus(Nanos::from_secs(secs));
+        let (queue, first) = (WriteBackQueue::new(16), charge(Algorithm::TokenBucket, 7, 5));
+        let (counter, one) = (first.counter(), charge(Algorithm::TokenBucket, 7, 1));
+        queue.add(&first.charge(), &first.limit, NOW, later(2));
+        queue.add(&one.charge(), &one.limit, later(1), later(8));
+        assert_eq!(queue.units(counter, later(8)), 6);
+        let wider = charge_under(&Spec::new(Algorithm::TokenBucket, 20, Nanos::from_secs(20)), 7, 1);
+        queue.add(&wider.charge(), &wider.limit, later(3), later(8));
+        assert_eq!(queue.units(counter, later(8)), 7);
+        assert_eq!(queue.units(counter, later(10)), 5);
     }
 }
