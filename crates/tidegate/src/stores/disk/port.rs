@@ -1,9 +1,9 @@
 //! The implementation of the store trait: memory decides, and durable counts wait for the journal.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
-    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle,
-    Settled, Source, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest,
+    Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled, Source, StoreError,
+    StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -191,10 +191,7 @@ impl<C: Clock + 'static> DiskStore<C> {
             return;
         }
         mark_not_durable(outcome);
-        let denies = |charge: &Charge<'_>| {
-            is_durable(charge) && charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
-        };
-        if let Some(charge) = set.charges.iter().position(denies) {
+        if let Some(denial) = set.denial_if_not_durable() {
             let charged = set.charges.iter().zip(&outcome.readings);
             let charged = charged.filter(|(_, reading)| reading.verdict.allows());
             let charges = ChargeSet::of(charged.map(|(charge, _)| charge.clone()));
@@ -202,7 +199,7 @@ impl<C: Clock + 'static> DiskStore<C> {
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
             outcome.readings = self.memory.peek_at(set, now).readings;
-            outcome.degraded = Some(Degraded::denied_by(charge));
+            outcome.degraded = Some(denial);
         }
     }
 }
