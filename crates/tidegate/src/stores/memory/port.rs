@@ -12,7 +12,7 @@ use crate::clock::Clock;
 
 /// A store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables at a time so that
 /// no decision waits.
-const TABLES_PER_SWEEP: usize = 8;
+pub(crate) const TABLES_PER_SWEEP: usize = 8;
 
 impl<C: Clock> Counters for MemoryStore<C> {
     fn evict_expired(&self) {
