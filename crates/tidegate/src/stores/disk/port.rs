@@ -2,7 +2,7 @@
 
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest,
-    Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled, Source, StoreError,
+    Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled, StoreError,
     StoreResult,
 };
 use tidegate_core::units::Nanos;
@@ -184,8 +184,8 @@ impl<C: Clock + 'static> DiskStore<C> {
         self.persist(charges).await.map_err(|why| unavailable(why, waited))
     }
 
-    /// Adjusts a decision whose counts could not be written: it stands, as one made without the store, unless a rule
-    /// denies in that case. Then its charges are refunded.
+    /// Adjusts a decision whose counts could not be written: it stands, unless a rule denies in that case. Then its
+    /// charges are refunded.
     fn apply_disk_failure(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, persisted: &Result<(), JournalError>) {
         if persisted.is_ok() {
             return;
@@ -206,7 +206,6 @@ impl<C: Clock + 'static> DiskStore<C> {
 
 /// The counts of an outcome could not be written in time.
 fn mark_not_durable(outcome: &mut Outcome) {
-    outcome.source = Source::Fallback;
     outcome.degraded = Some(Degraded::NotDurable);
 }
 
