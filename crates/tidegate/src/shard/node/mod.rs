@@ -8,6 +8,7 @@ mod eviction;
 pub(crate) mod local_admissions;
 pub(crate) mod local_fallback;
 mod local_reservations;
+mod local_units;
 pub(crate) mod mirror;
 pub(crate) mod open_permits;
 mod share_usage;

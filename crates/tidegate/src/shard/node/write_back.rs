@@ -13,12 +13,13 @@
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tidegate_core::algorithms::{CounterState, Limit, Moment};
+use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Charge, HashSlot};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::OwnedCharge;
+use crate::shard::node::local_units::LocalUnits;
 use crate::shard::node::striped_map::StripedMap;
 
 /// How long a counter is left alone whose record the store cannot use.
@@ -33,10 +34,8 @@ pub(crate) struct WriteBackQueue {
 }
 
 struct PendingCharge {
-    charge: OwnedCharge,
-    /// The limit at the rate at which the units drain.
-    limit: Limit,
-    state: CounterState,
+    /// The units, under the limit at the rate at which they drain.
+    counted: LocalUnits,
     /// For a bucket: when the store's own level has drained.
     drains_from: Nanos,
     /// Units of a push in flight.
@@ -50,27 +49,31 @@ struct PendingCharge {
 }
 
 impl PendingCharge {
-    fn advance(&mut self, at: Nanos) -> Moment {
-        self.limit.advance(&mut self.state, at.max(self.drains_from))
+    /// Units are counted as of then.
+    fn counted_at(&self, at: Nanos) -> Nanos {
+        at.max(self.drains_from)
     }
 
     fn units(&mut self, at: Nanos) -> u64 {
-        let moment = self.advance(at);
-        self.limit.used(&self.state, moment)
+        self.counted.units(self.counted_at(at))
+    }
+
+    fn set_units(&mut self, units: u64, at: Nanos) {
+        self.counted.state = self.counted.limit.with_used(units, self.counted_at(at));
     }
 
     /// The units of a bucket do not drain before `drains_from`.
     fn hold_until(&mut self, drains_from: Nanos, at: Nanos) {
-        if drains_from > at.max(self.drains_from) {
+        if drains_from > self.counted_at(at) {
             let units = self.units(at);
-            self.state = self.limit.with_used(units, drains_from);
+            self.drains_from = drains_from;
+            self.set_units(units, at);
         }
         self.drains_from = self.drains_from.max(drains_from);
     }
 
     fn spend(&mut self, cost: Cost, at: Nanos) {
-        let moment = self.advance(at);
-        self.limit.spend(&mut self.state, moment, cost);
+        self.counted.spend(cost, self.counted_at(at));
     }
 }
 
@@ -124,10 +127,7 @@ impl WriteBackQueue {
     pub(crate) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
         let (limit, drains_from) = (charge.limit.at_rate_of(share), drains_from(share, empty_at));
         self.add_units(charge, &limit, drains_from, at, |pending| {
-            if pending.limit.tag() != limit.tag() {
-                pending.state = limit.adopt(&pending.limit, pending.state.clone(), at.max(pending.drains_from));
-                (pending.limit, pending.charge) = (limit.clone(), OwnedCharge::of(charge));
-            }
+            pending.counted.change_limit(charge, &limit, pending.counted_at(at));
             pending.store_decides = false;
             pending.hold_until(drains_from, at);
         });
@@ -167,9 +167,11 @@ impl WriteBackQueue {
             Entry::Vacant(free) => {
                 self.count.fetch_add(1, Ordering::AcqRel);
                 free.insert(PendingCharge {
-                    charge: OwnedCharge::of(charge),
-                    limit: limit.clone(),
-                    state: limit.fresh(at),
+                    counted: LocalUnits {
+                        charge: OwnedCharge::of(charge),
+                        limit: limit.clone(),
+                        state: limit.fresh(at),
+                    },
                     drains_from,
                     in_flight: 0,
                     store_decides: true,
@@ -192,7 +194,7 @@ impl WriteBackQueue {
             for pending in stripe.values_mut() {
                 let units = pending.units(at).saturating_add(pending.in_flight);
                 if units > 0 {
-                    visit(&pending.charge, units, pending.unshared.min(units));
+                    visit(&pending.counted.charge, units, pending.unshared.min(units));
                 }
             }
         }
@@ -228,7 +230,7 @@ impl WriteBackQueue {
         if units < cost {
             return false;
         }
-        pending.state = pending.limit.with_used(units - cost, at.max(pending.drains_from));
+        pending.set_units(units - cost, at);
         pending.unshared = pending.unshared.min(units - cost);
         if units == cost && pending.in_flight == 0 {
             stripe.remove(&counter);
@@ -250,10 +252,9 @@ impl WriteBackQueue {
     pub(crate) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
         if let Some(pending) = self.pending.change(counter).get_mut(&counter) {
-            let moment = pending.advance(at);
-            // Nothing of it has drained before that.
-            let charged = charged.max(pending.drains_from);
-            pending.limit.refund(&mut pending.state, moment, charged, charge.cost);
+            // Nothing of it has drained before it is counted.
+            let (charged, at) = (pending.counted_at(charged), pending.counted_at(at));
+            pending.counted.refund(charge.cost, charged, at);
         }
     }
 
@@ -268,7 +269,7 @@ impl WriteBackQueue {
         for mut stripe in self.pending.stripes() {
             let before = stripe.len();
             stripe.retain(|counter, pending| {
-                let Some(hash_slot) = hash_slot_of(pending.charge.subject) else {
+                let Some(hash_slot) = hash_slot_of(pending.counted.charge.subject) else {
                     return true; // held by another store, which has its own time
                 };
                 let units = pending.units(at);
@@ -289,10 +290,10 @@ impl WriteBackQueue {
         let pending = stripe.get_mut(&counter)?;
         let cost = Cost::new(pending.units(at))?;
         pending.in_flight = cost.get();
-        pending.state = pending.limit.fresh(at);
+        pending.counted.state = pending.counted.limit.fresh(at);
         Some(OutgoingCharge {
             counter,
-            charge: pending.charge.clone(),
+            charge: pending.counted.charge.clone(),
             cost,
             cause: if pending.store_decides { PendingCause::Late } else { PendingCause::Outage },
         })
