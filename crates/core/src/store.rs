@@ -124,6 +124,18 @@ impl<'a> ChargeSet<'a> {
         let is_durable = |charge: &Charge<'_>| charge.options.durability.is_required();
         self.charges.iter().any(is_durable)
     }
+
+    /// Why the request is denied if its counts cannot be made durable: the first charge whose rule denies then. `None`
+    /// if no rule does.
+    pub fn denial_if_not_durable(&self) -> Option<Degraded> {
+        let denies = |charge: &Charge<'_>| {
+            let options = charge.options;
+            options.durability.is_required()
+                && charge.role != Role::Shadow
+                && options.on_failure == OnStoreFailure::Deny
+        };
+        self.charges.iter().position(denies).map(Degraded::denied_by)
+    }
 }
 
 /// Whether a request with these verdicts, one per charge in order, is admitted.

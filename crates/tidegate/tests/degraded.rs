@@ -58,6 +58,7 @@ rules:
   - { name: strict, by: user, match: { path: /check }, rate: 10/minute, algorithm: fixed-window, on_store_failure: deny }
   - { name: open, by: user, match: { path: /open }, concurrent: 5, on_store_failure: deny }
   - { name: opened, by: user, match: { path: /open }, rate: 10/minute, algorithm: fixed-window }
+  - { name: slow, by: user, match: { path: /slow }, rate: 10/minute, algorithm: fixed-window, soft: { from: 0.1, max_delay: 1s } }
 ";
 
 const DENIED_BY_STRICT: Degraded = Degraded::DeniedByPolicy { charge: 1 };
@@ -110,6 +111,20 @@ async fn an_exhausted_limit_denies_whatever_its_rule_does_without_the_store() {
 async fn counts_that_may_not_be_durable_deny_nothing() {
     let decision = decide(Degraded::NotDurable, |_| {}).await;
     assert_eq!((decision.kind(), decision.source()), (DecisionKind::Allow, Source::Fallback));
+}
+
+/// While the disk was full, soft limits delayed nobody, although the whole usage was known.
+#[tokio::test]
+async fn a_soft_limit_delays_unless_the_store_was_unavailable() {
+    for (degraded, delays) in [(Degraded::NotDurable, true), (Degraded::StoreUnavailable, false)] {
+        let limiter = limiter(Some(degraded), |_| {});
+        let mut delayed = false;
+        for _ in 0..5 {
+            let decision = limiter.check(request("user=ada path=/slow")).await.expect("a decision");
+            delayed = matches!(decision.kind(), DecisionKind::Delay(_));
+        }
+        assert_eq!(delayed, delays, "{degraded:?}");
+    }
 }
 
 #[tokio::test]

@@ -97,6 +97,12 @@ impl Bucket {
         self
     }
 
+    /// The same rate with a level that holds `tokens`, or as many of them as are exact, and no fewer than before.
+    pub(crate) fn enlarged(self, tokens: u64) -> Self {
+        let max_level = u64::try_from(Precision::Memory.ceiling() / 2 - 1).unwrap_or(u64::MAX);
+        Bucket { tokens: tokens.min(max_level / self.per_token).max(self.tokens), ..self }
+    }
+
     /// One of `shares` equal parts of a level, in the units of `share`, rounded up.
     pub(crate) fn split(&self, state: &BucketState, share: &Bucket, shares: u64) -> BucketState {
         let scaled = u128::from(state.level) * u128::from(share.per_token);

@@ -87,6 +87,19 @@ impl Limit {
         Some(share.tagged())
     }
 
+    /// This limit at the rate of its `share`: it drains as the share does, and holds debt as this limit does. For units
+    /// that a node counts apart from the limit, and that are charged to it later.
+    pub fn at_rate_of(&self, share: &Limit) -> Limit {
+        let mut slower = self.clone();
+        slower.headroom = 0;
+        let (AnyMeter::Bucket(bucket), AnyMeter::Bucket(own)) = (&self.meter, &share.meter) else {
+            return slower; // a window of the share ends when that of the limit does
+        };
+        slower.meter = AnyMeter::Bucket(own.enlarged(bucket.tokens));
+        slower.per = share.per;
+        slower.tagged()
+    }
+
     /// One of `parts` equal parts of a state, as a state of this limit's `share`. The sum is rounded up, not each
     /// count; the excess counts with the youngest units.
     pub fn split(&self, state: &CounterState, share: &Limit, parts: u32) -> CounterState {
@@ -255,5 +268,43 @@ mod tests {
         let refilled = share.remaining(&state, at);
         let exact = 999_983 * 8 / 10 / 1_009;
         assert!(refilled <= exact && refilled >= exact - 1, "{refilled} of {exact}");
+    }
+
+    /// Units beyond twice the share were not kept.
+    #[test]
+    fn a_limit_at_the_rate_of_its_share_holds_its_own_debt_and_drains_as_the_share_does() {
+        for algorithm in Algorithm::ALL {
+            for nodes in [1, 4, 1_000] {
+                let limit = limit(algorithm, 1_000);
+                let Some(share) = limit.share(division(nodes, Some(0))) else { continue };
+                let slower = limit.at_rate_of(&share);
+                let used = |limit: &Limit, state: &mut CounterState, secs| {
+                    let at = limit.advance(state, Nanos::from_secs(secs));
+                    limit.used(state, at)
+                };
+                let mut debt = slower.with_used(2_000, Nanos::ZERO);
+                assert_eq!(used(&slower, &mut debt, 0), 2_000, "{algorithm} on {nodes}");
+                let units = share.full_capacity();
+                let (mut own, mut part) = (slower.with_used(units, Nanos::ZERO), share.with_used(units, Nanos::ZERO));
+                for secs in 0..200 {
+                    let (own, part) = (used(&slower, &mut own, secs), used(&share, &mut part, secs));
+                    assert_eq!(own, part, "{algorithm} on {nodes} after {secs} s");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_limit_too_large_to_be_exact_at_the_rate_of_its_share_holds_what_is_exact() {
+        let spec = Spec::new(Algorithm::TokenBucket, 999_983, Nanos::from_secs(86_400 * 365));
+        let limit = Limit::compile(&spec.burst(1_000_000), Precision::Memory).unwrap();
+        for nodes in [1, 8, 1_000_000_000] {
+            let share = limit.share(division(nodes, None)).unwrap();
+            let slower = limit.at_rate_of(&share);
+            let mut state = slower.with_used(u64::MAX, Nanos::ZERO);
+            let at = slower.advance(&mut state, Nanos::ZERO);
+            let used = slower.used(&state, at);
+            assert!(used >= 2 * share.full_capacity() && used <= 2_000_000, "{nodes}: {used}");
+        }
     }
 }

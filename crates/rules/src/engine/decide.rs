@@ -36,6 +36,7 @@ pub fn decide_listed(rules: Arc<RuleSet>, listed: ListDecision, client_hash: u64
         source,
         at,
         clock_stepped: false,
+        degraded: None,
         binding: None,
         client_hash,
         charge_id: None,
@@ -53,6 +54,7 @@ pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, cha
         source: Source::None,
         at: outcome.at,
         clock_stepped: outcome.clock_stepped,
+        degraded: outcome.degraded,
         binding: None,
         client_hash: plan.client_hash,
         charge_id: (charged_as == ChargedAs::IfAdmitted && outcome.admitted).then(OnceLock::new),
@@ -95,7 +97,7 @@ pub fn decide(rules: Arc<RuleSet>, plan: &ChargePlan<'_>, outcome: &Outcome, cha
 /// never denied for it. A node that decides by its share of a limit does not know the usage of the whole limit, and
 /// adds no delay.
 fn soft_delay(rules: &RuleSet, plan: &ChargePlan<'_>, outcome: &Outcome, charged_as: ChargedAs) -> Nanos {
-    if !rules.has_soft_limits() || outcome.source == Source::Fallback {
+    if !rules.has_soft_limits() || outcome.degraded == Some(Degraded::StoreUnavailable) {
         return Nanos::ZERO;
     }
     let delays = plan.set.charges.iter().zip(&plan.origins).zip(&outcome.readings);

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::plan::Origin;
 use crate::language::{Rule, RuleKind, RuleSet};
 use tidegate_core::algorithms::{Limit, Retry};
-use tidegate_core::store::{LimitReading, Role, Source};
+use tidegate_core::store::{Degraded, LimitReading, Role, Source};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
@@ -64,6 +64,7 @@ pub struct Decision {
     pub(super) source: Source,
     pub(super) at: Nanos,
     pub(super) clock_stepped: bool,
+    pub(super) degraded: Option<Degraded>,
     pub(super) binding: Option<usize>,
     /// A hash of the client, to spread values that many clients receive at once.
     pub(super) client_hash: u64,
@@ -133,6 +134,11 @@ impl Decision {
     /// How this was decided.
     pub fn source(&self) -> Source {
         self.source
+    }
+
+    /// Whether the store could not decide: what this node knows did, or the option of a rule for that case.
+    pub fn is_without_store(&self) -> bool {
+        matches!(self.degraded, Some(Degraded::StoreUnavailable | Degraded::DeniedByPolicy { .. }))
     }
 
     /// The store's time of the decision.

@@ -229,6 +229,7 @@ pub(crate) fn build_decider(
                 nodes: settings.nodes,
                 budget: settings.store_budget.into(),
                 clock_tolerance: settings.clock,
+                memory_cap: settings.memory_cap.0,
                 me: Some(identity.id),
                 members: identity.last_nodes(),
                 ..ResilienceSettings::default()

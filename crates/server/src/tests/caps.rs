@@ -140,6 +140,12 @@ fn open_state_caps() -> Vec<CapRow> {
         ),
         (
             edge,
+            "counters by which a node decides without its shared store",
+            flag("memory-cap"),
+            "further subjects share counters",
+        ),
+        (
+            edge,
             "open permits of a shared store in a node's mirror",
             format_count(ResilienceSettings::default().max_mirrored),
             "known only to the store, and no permit is granted without it",

@@ -251,7 +251,7 @@ fn on_a_full_disk_each_rule_follows_its_failure_mode_and_one_line_is_logged() {
     set_room(&server, "0");
     for _ in 0..10 {
         let reply = check("lenient");
-        assert_eq!((reply.status, &reply.json()["source"]), (200, &Value::from("fallback")));
+        assert_eq!((reply.status, &reply.json()["source"]), (200, &Value::from("exact")));
         assert_eq!(check("strict").status, 503);
     }
     assert_eq!(server.metric("tidegate_journal_failing"), 1);

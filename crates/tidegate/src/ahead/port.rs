@@ -152,6 +152,10 @@ impl<S: BackingStore + 'static, R: Runtime> AheadInner<S, R> {
 }
 
 impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
+    fn evict_expired(&self) {
+        self.0.store.evict_expired();
+    }
+
     /// A decision that waits for a refill or for the rest of a set is boxed: requests that simply go to the store are
     /// far more frequent, and their futures stay small.
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {

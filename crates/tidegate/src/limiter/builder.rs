@@ -152,7 +152,7 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
 
     /// Another cap than 1 GiB on the memory of counters. Permits take up to a sixteenth as much besides, and tracked
     /// reservations a thirty-second. At the cap new clients share counters and are denied together; a live counter is
-    /// never evicted.
+    /// never evicted. A limiter with a shared store uses that memory only while it decides without the store.
     pub fn memory_cap(mut self, bytes: u64) -> Self {
         self.memory_cap = Some(bytes);
         self
@@ -254,7 +254,9 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
                 exact.notify_one();
             }
         });
-        let store = resilient(redis, TokioRuntime::new()?, ResilienceSettings::default(), on_event);
+        let memory_cap = self.memory_cap.unwrap_or(DEFAULT_CAP);
+        let settings = ResilienceSettings { memory_cap, ..ResilienceSettings::default() };
+        let store = resilient(redis, TokioRuntime::new()?, settings, on_event);
         let limiter = self.finish(Capabilities::SHARED, |_, _| Ok(store))?;
         // A node that starts decides by its share until it knows the others.
         let _exact_or_late = tokio::time::timeout(CONNECT_TIMEOUT, reached.notified()).await;

@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use tidegate_core::algorithms::Verdict;
-use tidegate_core::store::{ChargeIntent, ChargeSet, Epoch, Outcome, Probe, Source, Store, StoreError, StoreResult};
+use tidegate_core::store::{
+    ChargeIntent, ChargeSet, Degraded, Epoch, Outcome, Probe, Source, Store, StoreError, StoreResult,
+};
 use tidegate_core::units::Nanos;
 
 use crate::owned_charge::{OwnedCharge, OwnedSet};
@@ -108,6 +110,14 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             }
             return self.decide_locally(set, kind).into();
         };
+        if outcome.degraded == Some(Degraded::NotDurable)
+            && let Some(denial) = set.denial_if_not_durable()
+        {
+            // It stays charged, and the request is denied.
+            self.report_unconfirmed(set);
+            (outcome.admitted, outcome.degraded) = (false, Some(denial));
+            return outcome.into();
+        }
         if !outcome.admitted
             && kind == ChargeKind::Charge
             && let Some(payments) = self.pay_by_credits(set)

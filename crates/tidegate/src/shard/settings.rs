@@ -7,6 +7,7 @@ use tidegate_core::units::Nanos;
 
 use crate::shard::call::failure_counts::FailureCounts;
 use crate::shard::recovery::clock_watch::ClockTolerance;
+use crate::stores::memory::DEFAULT_CAP;
 
 /// How a node handles a store that is slow, down, or has lost counts.
 #[derive(Clone, Debug)]
@@ -44,6 +45,9 @@ pub struct ResilienceSettings {
     pub clock_tolerance: ClockTolerance,
     /// Bounds the mirror, the write-back queue, the open permits and the local reservations: entries in each.
     pub max_mirrored: usize,
+    /// Bounds the memory of the counters by which this node decides without the store, in bytes. At the cap new
+    /// subjects share counters.
+    pub memory_cap: u64,
     /// The longest wait for other nodes to restore their counts.
     pub recovery_timeout: Nanos,
     /// A push starts after a random time up to this, so that nodes do not all push at once.
@@ -113,6 +117,7 @@ impl Default for ResilienceSettings {
             me: None,
             clock_tolerance: ClockTolerance::default(),
             max_mirrored: 100_000,
+            memory_cap: DEFAULT_CAP,
             recovery_timeout: Nanos::from_secs(1),
             push_jitter: Nanos::from_millis(150),
             push_delay: Nanos::from_millis(10),

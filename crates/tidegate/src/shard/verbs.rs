@@ -145,19 +145,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let permits = &self.node_state.permits;
         permits.begin_release(permit, self.runtime.now());
         if self.is_trusted() {
-            self.release_in_store(permit).await;
+            let _synced_later = self.release_in_store(permit).await;
         }
         Ok(())
     }
 
-    /// Releases a permit in the store; true if the store knows it now.
-    pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> bool {
+    /// Releases a permit in the store. After an error it is still to be synced.
+    pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         let budget = self.settings.follow_up_wait(permit.options.budget);
-        let released = self.call(Nanos::MAX, budget, |store| store.release(permit)).await.is_ok();
-        if released {
-            self.node_state.permits.released(permit);
-        }
-        released
+        self.call(Nanos::MAX, budget, |store| store.release(permit)).await?;
+        self.node_state.permits.released(permit);
+        Ok(())
     }
 
     /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be

@@ -5,18 +5,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use tidegate::resilience::{ResilienceSettings, StoreEvent, resilient};
+use tidegate::resilience::{
+    LocalAdmissions, PendingLimit, PendingUnits, ResilienceSettings, StoreEvent, Watcher, resilient,
+};
 use tidegate::runtime::TokioRuntime;
 use tidegate::stores::redis::{RedisConfig, RedisStore};
 use tidegate_core::algorithms::{Algorithm, Limit};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Durability, Refund, Refunded, RuleOptions, Source, Store, StoreError,
+    Charge, ChargeSet, Counters, Degraded, Durability, Heartbeat, NodeId, OnStoreFailure, Probe, Refund, Refunded,
+    Reservations, Reserve, RuleOptions, Source, Store, StoreError,
 };
-use tidegate_core::subject::RuleName;
+use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 use tidegate_testkit::{RedisProgram, TestRedis, free_port};
 
-use crate::{charge, direct, info, limit, on_runtime, set};
+use crate::{charge, direct, eventually, info, limit, on_runtime, set};
 
 /// A budget that a slow machine does not exceed.
 pub(crate) const REPLICA: RuleOptions =
@@ -98,7 +101,7 @@ async fn primary_lost(round: u64) {
         let (bill, node) = (Arc::clone(&bill), node.clone());
         let (acknowledged, doubtful) = (Arc::clone(&acknowledged), Arc::clone(&doubtful));
         clients.spawn(async move {
-            while node.charge(&bill.set(7, &REPLICA)).await.is_ok() {
+            while node.charge(&bill.set(7, &REPLICA)).await.is_ok_and(|outcome| outcome.degraded.is_none()) {
                 acknowledged.fetch_add(1, Ordering::SeqCst);
             }
             doubtful.fetch_add(1, Ordering::SeqCst);
@@ -197,7 +200,9 @@ fn a_replica_without_an_append_only_file_is_reported_as_such() {
     on_runtime(async {
         let (bill, node) = (BillingRule::new(100), store(&primary.url()).await);
         let options = RuleOptions { budget: Some(Nanos::from_millis(200)), ..AOF };
-        let reason = unacknowledged_reason(node.charge(&bill.set(7, &options)).await);
+        let outcome = node.charge(&bill.set(7, &options)).await.expect("it is charged");
+        assert_eq!(outcome.degraded, Some(Degraded::NotDurable));
+        let reason = node.unacknowledged().expect("a reason").to_string();
         assert!(reason.contains("no replica had it on its disk"), "{reason}");
     });
 }
@@ -291,10 +296,11 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
         }
         let bill = BillingRule::new(10_000);
         let options = RuleOptions { budget: Some(Nanos::from_secs(1)), ..REPLICA };
-        let decide = async |subject: u128, options: &RuleOptions| {
-            let outcome = node.charge(&bill.set(subject, options)).await;
-            outcome.expect("none fails").source
+        let outcome = async |subject: u128, options: &RuleOptions| {
+            let outcome = node.charge(&bill.set(subject, options)).await.expect("none fails");
+            (outcome.source, outcome.degraded)
         };
+        let decide = async |subject: u128, options: &RuleOptions| outcome(subject, options).await.0;
         // Each with a counter of its own: one that was decided locally stays local until its charge is written back.
         let mut subject = 1_000;
         let mut exact_soon = async || {
@@ -307,6 +313,8 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
         };
         exact_soon().await;
         replica.freeze();
+        // The first is charged before the node knows; nothing durable is sent after it.
+        assert_eq!(outcome(99, &options).await, (Source::Exact, Some(Degraded::NotDurable)));
         for i in 0..40 {
             assert_eq!(decide(100 + i, &options).await, Source::Fallback);
             assert_eq!(decide(2, &RuleOptions::DEFAULT).await, Source::Exact);
@@ -315,4 +323,150 @@ fn with_a_frozen_replica_durable_rules_fall_back_and_no_others() {
         replica.thaw();
         exact_soon().await;
     });
+}
+
+/// Every unit whose acknowledgement was late was charged by its decision, and once more by its write-back. Where each
+/// push was acknowledged late too, its units were charged again without end.
+#[test]
+fn a_unit_that_is_acknowledged_late_is_charged_once() {
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let bare = store(&primary.url()).await;
+        let settings = ResilienceSettings { budget: Nanos::from_secs(20), ..ResilienceSettings::default() };
+        let (exact, is_exact) = watch_exact();
+        let node = resilient(bare.clone(), TokioRuntime::new().expect("randomness"), settings, is_exact);
+        until_true(&exact).await;
+        let (bill, late) = (BillingRule::new(10_000), RuleOptions { budget: Some(Nanos::from_secs(1)), ..REPLICA });
+        assert!(node.charge(&bill.set(1, &late)).await.expect("a reply").admitted);
+        replica.freeze();
+        // The first is charged and not acknowledged; the store is not called for the second.
+        for subject in [7, 8] {
+            assert!(node.charge(&bill.set(subject, &late)).await.expect("a reply").admitted);
+        }
+        replica.thaw();
+        eventually("every pending unit", async || {
+            let pending = node.local_admissions().units;
+            pending.iter().all(|units| units.units == 0)
+        })
+        .await;
+        for subject in [1, 7, 8] {
+            assert_eq!(bill.used(&bare, subject).await, 1, "{subject}");
+        }
+    });
+}
+
+/// A push waited no longer than a second, and one that was acknowledged later, or not within the budget of its rule,
+/// charged its units again and again.
+#[test]
+fn a_push_that_is_acknowledged_late_charges_its_units_once() {
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        for (subject, budget) in [(7, Nanos::from_millis(200)), (8, Nanos::from_secs(3))] {
+            let bare = store(&primary.url()).await;
+            let settings = ResilienceSettings { budget: Nanos::from_secs(20), ..ResilienceSettings::default() };
+            let (exact, is_exact) = watch_exact();
+            let node = resilient(bare.clone(), TokioRuntime::new().expect("randomness"), settings, is_exact);
+            until_true(&exact).await;
+            let (bill, late) = (BillingRule::new(10_000), RuleOptions { budget: Some(budget), ..REPLICA });
+            assert_eq!(node.charge(&bill.set(1, &REPLICA)).await.expect("a reply").degraded, None);
+            let at = node.peek(&bill.set(1, &REPLICA)).await.expect("a reply").at;
+            replica.freeze();
+            let limit = PendingLimit {
+                tag: 0,
+                algorithm: Algorithm::FixedWindow,
+                count: 1,
+                per: Nanos::from_secs(1),
+                capacity: 1,
+            };
+            let (subject_of, rule) = (Fingerprint::new(subject), bill.rule.clone());
+            let units =
+                PendingUnits { subject: subject_of, rule, rate: 0, limit, units: 5, at, shared: 5, shared_at: at };
+            let admissions = LocalAdmissions { units: vec![units], ..LocalAdmissions::default() };
+            let limit_of = |_: &PendingUnits| Some((bill.limit.clone(), late));
+            node.restore_local_admissions(&admissions, limit_of, |_| late);
+            eventually("a push", async || node.local_admissions().units.iter().all(|units| units.units == 0)).await;
+            assert_eq!(bill.used(&bare, subject).await, 5, "{budget}");
+            replica.thaw();
+            eventually("an acknowledgement", async || bare.unacknowledged().is_none()).await;
+            assert_eq!(bill.used(&bare, subject).await, 5, "{budget}");
+        }
+    });
+}
+
+/// A charge that is made and not acknowledged in time was an error, like one that was not made.
+#[test]
+fn what_is_charged_without_an_acknowledgement_is_a_result_and_says_so() {
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
+    on_runtime(async {
+        let (bill, late) = (BillingRule::new(100), RuleOptions { budget: Some(Nanos::from_millis(500)), ..REPLICA });
+        for (subject, verb) in (1..).zip(["charge", "list", "force", "reserve"]) {
+            // A store of its own, because nothing is sent until the write is acknowledged.
+            let node = store(&primary.url()).await;
+            node.heartbeat(Heartbeat { node: NodeId(1), restored: None }).await.expect("a status");
+            node.charge(&bill.set(100 + subject, &REPLICA)).await.expect("it is acknowledged");
+            replica.freeze();
+            let set = bill.set(subject, &late);
+            let outcome = match verb {
+                "charge" => node.charge(&set).await,
+                "list" => node.charge_each(&[&set]).await.remove(0),
+                "force" => node.force(&set).await,
+                _ => node.reserve(&Reserve { id: subject, ttl: Nanos::from_secs(60), set: set.clone() }).await,
+            };
+            let outcome = outcome.expect("it is charged");
+            assert_eq!((outcome.admitted, outcome.degraded), (true, Some(Degraded::NotDurable)), "{verb}");
+            let reason = node.unacknowledged().expect("a reason").to_string();
+            assert!(reason.contains("no replica acknowledged in time"), "{reason}");
+            assert_eq!(bill.used(&node, subject).await, 1, "{verb}");
+            unacknowledged_reason(node.charge(&bill.set(200 + subject, &late)).await);
+            assert_eq!(bill.used(&node, 200 + subject).await, 0, "{verb}");
+            replica.thaw();
+        }
+    });
+}
+
+/// What may not survive is denied by a rule that denies without its store, also where the store has charged it.
+#[test]
+fn a_strict_rule_denies_what_is_not_acknowledged_in_time() {
+    let primary = primary(RedisProgram::Redis7, &[]);
+    let replica = replica_of(&primary, RedisProgram::Redis7, &[]);
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let bare = store(&primary.url()).await;
+        let settings = ResilienceSettings { budget: Nanos::from_secs(20), ..ResilienceSettings::default() };
+        let (exact, is_exact) = watch_exact();
+        let node = resilient(bare.clone(), TokioRuntime::new().expect("randomness"), settings, is_exact);
+        until_true(&exact).await;
+        let strict = RuleOptions { budget: Some(Nanos::from_secs(1)), on_failure: OnStoreFailure::Deny, ..REPLICA };
+        let bill = BillingRule::new(10_000);
+        assert!(node.charge(&bill.set(1, &strict)).await.expect("a reply").admitted);
+        replica.freeze();
+        for _ in 0..3 {
+            let denied = node.charge(&bill.set(7, &strict)).await.expect("a reply");
+            assert_eq!((denied.admitted, denied.degraded), (false, Some(Degraded::DeniedByPolicy { charge: 0 })));
+        }
+        replica.thaw();
+    });
+}
+
+/// Whether a node has become exact, and the watcher that notices it.
+fn watch_exact() -> (Arc<AtomicBool>, Watcher) {
+    let exact = Arc::new(AtomicBool::new(false));
+    let is_exact = Arc::clone(&exact);
+    let watcher = move |event| {
+        if event == StoreEvent::Exact {
+            is_exact.store(true, Ordering::SeqCst);
+        }
+    };
+    (exact, Arc::new(watcher))
+}
+
+async fn until_true(flag: &AtomicBool) {
+    while !flag.load(Ordering::SeqCst) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }

@@ -16,6 +16,7 @@ mod fake_server;
 mod keys;
 mod leases;
 mod lenient;
+mod permits;
 mod primary_fence;
 mod reconnect;
 mod reply_mismatch;

@@ -41,6 +41,9 @@ impl<'r> DescriptorDecision<'r> {
         self.interim.at = outcome.at;
         self.interim.source = outcome.source;
         self.interim.clock_stepped |= outcome.clock_stepped;
+        // Which charge a rule denies by policy is recorded with its reading.
+        let reason = outcome.degraded.filter(|reason| !matches!(reason, Degraded::DeniedByPolicy { .. }));
+        self.interim.degraded = self.interim.degraded.max(reason);
     }
 
     /// The first call: a peek for descriptors that only check whether any units are left.

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use parking_lot::RwLock;
 use tidegate::observe::{Counter, Histogram};
-use tidegate_core::store::Source;
 use tidegate_rules::engine::DescriptorResponse;
 use tidegate_rules::envoy::{Descriptor, Hits, Status};
 
@@ -100,7 +99,7 @@ impl EnvoyStatistics {
         if judged.shadow_denied {
             self.global_shadow_mode.inc();
         }
-        if judged.decision.source() == Source::Fallback {
+        if judged.decision.is_without_store() {
             self.store_errors.inc();
         }
         let descriptors = request.described.descriptors.iter();

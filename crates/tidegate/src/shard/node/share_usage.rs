@@ -17,6 +17,7 @@ use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::OwnedCharge;
 use crate::shard::node::eviction::evictable_at;
+use crate::shard::node::local_units::LocalUnits;
 use crate::shard::node::striped_map::{Stripe, StripedMap};
 
 /// Units admitted by this node's shares, by counter.
@@ -27,9 +28,7 @@ pub(crate) struct ShareUsage {
 }
 
 struct CounterUsage {
-    charge: OwnedCharge,
-    share: Limit,
-    state: CounterState,
+    counted: LocalUnits,
     /// When the state last changed.
     at: Nanos,
     /// When the units have drained.
@@ -40,21 +39,21 @@ struct CounterUsage {
 
 impl CounterUsage {
     fn new(charge: OwnedCharge, share: &Limit, state: CounterState, at: Nanos) -> Self {
-        let mut usage = CounterUsage { charge, share: share.clone(), state, at, fresh_at: at, restored: false };
+        let counted = LocalUnits { charge, limit: share.clone(), state };
+        let mut usage = CounterUsage { counted, at, fresh_at: at, restored: false };
         usage.changed(at);
         usage
     }
 
     fn changed(&mut self, at: Nanos) {
         self.at = self.at.max(at);
-        let moment = self.share.advance(&mut self.state, self.at);
-        self.fresh_at = self.share.fresh_at(&self.state, moment);
+        let moment = self.counted.advance(self.at);
+        self.fresh_at = self.counted.limit.fresh_at(&self.counted.state, moment);
     }
 
     /// The units in use when the state last changed.
     fn units(&mut self) -> u64 {
-        let moment = self.share.advance(&mut self.state, self.at);
-        self.share.used(&self.state, moment)
+        self.counted.units(self.at)
     }
 }
 
@@ -76,26 +75,24 @@ impl ShareUsage {
             let state = share.with_used(cost.get(), at);
             return self.insert(&mut stripe, CounterUsage::new(OwnedCharge::of(charge), share, state, at));
         };
-        if usage.share.tag() != share.tag() {
-            usage.state = share.adopt(&usage.share, usage.state.clone(), at);
-            (usage.share, usage.charge) = (share.clone(), OwnedCharge::of(charge));
-        }
-        let moment = usage.share.advance(&mut usage.state, at);
-        usage.share.spend(&mut usage.state, moment, cost);
+        usage.counted.change_limit(charge, share, at);
+        usage.counted.spend(cost, at);
         usage.changed(at);
     }
 
     fn insert(&self, stripe: &mut Stripe<CounterUsage>, usage: CounterUsage) {
-        let end_of = |usage: &CounterUsage| evictable_at(&usage.share, &usage.state, usage.at, usage.fresh_at);
-        self.counters.insert_evicting(stripe, usage.charge.counter(), usage, end_of);
+        let end_of = |usage: &CounterUsage| {
+            let LocalUnits { limit, state, .. } = &usage.counted;
+            evictable_at(limit, state, usage.at, usage.fresh_at)
+        };
+        self.counters.insert_evicting(stripe, usage.counted.charge.counter(), usage, end_of);
     }
 
     /// A charge that the share had admitted was refunded.
     pub(crate) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
         if let Some(usage) = self.counters.change(counter).get_mut(&counter) {
-            let moment = usage.share.advance(&mut usage.state, at);
-            usage.share.refund(&mut usage.state, moment, charged, charge.cost);
+            usage.counted.refund(charge.cost, charged, at);
             usage.changed(at);
         }
     }
@@ -122,7 +119,7 @@ impl ShareUsage {
         let mut stripe = self.counters.stripe(counter);
         let usage = stripe.get_mut(&counter).filter(|usage| usage.restored)?;
         let state = share.with_used(usage.units(), usage.at);
-        (usage.share, usage.state, usage.restored) = (share.clone(), state.clone(), false);
+        (usage.counted.limit, usage.counted.state, usage.restored) = (share.clone(), state.clone(), false);
         usage.changed(usage.at);
         Some(state)
     }
@@ -134,7 +131,7 @@ impl ShareUsage {
             stripe.retain(|_, usage| {
                 if usage.fresh_at > at {
                     let units = usage.units();
-                    visit(&usage.charge, units, usage.at);
+                    visit(&usage.counted.charge, units, usage.at);
                 }
                 usage.fresh_at > at
             });

@@ -6,18 +6,20 @@
 //! `push_failed` or `push_rejected` (pending again). `cancel` and `refund` remove pending units.
 //!
 //! The queue is separate from the state of the shares: that state started from the mirror, and charging it would
-//! charge the units of other nodes again. Pending units expire at the rate of the share. Units of a bucket start to
-//! drain when the store's own level has drained: one rate cannot drain both. Knows no store; time is injected.
+//! charge the units of other nodes again. Pending units expire at the rate of the share, and may exceed it: forced
+//! units are limited as the store limits them. Units of a bucket start to drain when the store's own level has drained:
+//! one rate cannot drain both. Knows no store; time is injected.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tidegate_core::algorithms::{CounterState, Limit, Moment};
+use tidegate_core::algorithms::Limit;
 use tidegate_core::store::{Charge, HashSlot};
 use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::{Cost, Nanos};
 
 use crate::owned_charge::OwnedCharge;
+use crate::shard::node::local_units::LocalUnits;
 use crate::shard::node::striped_map::StripedMap;
 
 /// How long a counter is left alone whose record the store cannot use.
@@ -32,9 +34,8 @@ pub(crate) struct WriteBackQueue {
 }
 
 struct PendingCharge {
-    charge: OwnedCharge,
-    share: Limit,
-    state: CounterState,
+    /// The units, under the limit at the rate at which they drain.
+    counted: LocalUnits,
     /// For a bucket: when the store's own level has drained.
     drains_from: Nanos,
     /// Units of a push in flight.
@@ -48,18 +49,31 @@ struct PendingCharge {
 }
 
 impl PendingCharge {
-    fn advance(&mut self, at: Nanos) -> Moment {
-        self.share.advance(&mut self.state, at.max(self.drains_from))
+    /// Units are counted as of then.
+    fn counted_at(&self, at: Nanos) -> Nanos {
+        at.max(self.drains_from)
     }
 
     fn units(&mut self, at: Nanos) -> u64 {
-        let moment = self.advance(at);
-        self.share.used(&self.state, moment)
+        self.counted.units(self.counted_at(at))
+    }
+
+    fn set_units(&mut self, units: u64, at: Nanos) {
+        self.counted.state = self.counted.limit.with_used(units, self.counted_at(at));
+    }
+
+    /// The units of a bucket do not drain before `drains_from`.
+    fn hold_until(&mut self, drains_from: Nanos, at: Nanos) {
+        if drains_from > self.counted_at(at) {
+            let units = self.units(at);
+            self.drains_from = drains_from;
+            self.set_units(units, at);
+        }
+        self.drains_from = self.drains_from.max(drains_from);
     }
 
     fn spend(&mut self, cost: Cost, at: Nanos) {
-        let moment = self.advance(at);
-        self.share.spend(&mut self.state, moment, cost);
+        self.counted.spend(cost, self.counted_at(at));
     }
 }
 
@@ -111,14 +125,11 @@ impl WriteBackQueue {
     /// A charge was admitted locally under `share`. By the last known state, the store's own level has drained at
     /// `empty_at`.
     pub(crate) fn add(&self, charge: &Charge<'_>, share: &Limit, at: Nanos, empty_at: Nanos) {
-        let drains_from = drains_from(share, empty_at);
-        self.add_units(charge, share, drains_from, at, |pending| {
-            if pending.share.tag() != share.tag() {
-                pending.state = share.adopt(&pending.share, pending.state.clone(), at);
-                (pending.share, pending.charge) = (share.clone(), OwnedCharge::of(charge));
-            }
+        let (limit, drains_from) = (charge.limit.at_rate_of(share), drains_from(share, empty_at));
+        self.add_units(charge, &limit, drains_from, at, |pending| {
+            pending.counted.change_limit(charge, &limit, pending.counted_at(at));
             pending.store_decides = false;
-            pending.drains_from = pending.drains_from.max(drains_from);
+            pending.hold_until(drains_from, at);
         });
     }
 
@@ -139,7 +150,7 @@ impl WriteBackQueue {
     fn add_units(
         &self,
         charge: &Charge<'_>,
-        share: &Limit,
+        limit: &Limit,
         drains_from: Nanos,
         at: Nanos,
         change: impl FnOnce(&mut PendingCharge),
@@ -156,9 +167,11 @@ impl WriteBackQueue {
             Entry::Vacant(free) => {
                 self.count.fetch_add(1, Ordering::AcqRel);
                 free.insert(PendingCharge {
-                    charge: OwnedCharge::of(charge),
-                    share: share.clone(),
-                    state: share.fresh(at),
+                    counted: LocalUnits {
+                        charge: OwnedCharge::of(charge),
+                        limit: limit.clone(),
+                        state: limit.fresh(at),
+                    },
                     drains_from,
                     in_flight: 0,
                     store_decides: true,
@@ -181,7 +194,7 @@ impl WriteBackQueue {
             for pending in stripe.values_mut() {
                 let units = pending.units(at).saturating_add(pending.in_flight);
                 if units > 0 {
-                    visit(&pending.charge, units, pending.unshared.min(units));
+                    visit(&pending.counted.charge, units, pending.unshared.min(units));
                 }
             }
         }
@@ -217,7 +230,7 @@ impl WriteBackQueue {
         if units < cost {
             return false;
         }
-        pending.state = pending.share.with_used(units - cost, at.max(pending.drains_from));
+        pending.set_units(units - cost, at);
         pending.unshared = pending.unshared.min(units - cost);
         if units == cost && pending.in_flight == 0 {
             stripe.remove(&counter);
@@ -239,8 +252,9 @@ impl WriteBackQueue {
     pub(crate) fn refund(&self, charge: &Charge<'_>, charged: Nanos, at: Nanos) {
         let counter = charge.counter();
         if let Some(pending) = self.pending.change(counter).get_mut(&counter) {
-            let moment = pending.advance(at);
-            pending.share.refund(&mut pending.state, moment, charged, charge.cost);
+            // Nothing of it has drained before it is counted.
+            let (charged, at) = (pending.counted_at(charged), pending.counted_at(at));
+            pending.counted.refund(charge.cost, charged, at);
         }
     }
 
@@ -255,7 +269,7 @@ impl WriteBackQueue {
         for mut stripe in self.pending.stripes() {
             let before = stripe.len();
             stripe.retain(|counter, pending| {
-                let Some(hash_slot) = hash_slot_of(pending.charge.subject) else {
+                let Some(hash_slot) = hash_slot_of(pending.counted.charge.subject) else {
                     return true; // held by another store, which has its own time
                 };
                 let units = pending.units(at);
@@ -276,10 +290,10 @@ impl WriteBackQueue {
         let pending = stripe.get_mut(&counter)?;
         let cost = Cost::new(pending.units(at))?;
         pending.in_flight = cost.get();
-        pending.state = pending.share.fresh(at);
+        pending.counted.state = pending.counted.limit.fresh(at);
         Some(OutgoingCharge {
             counter,
-            charge: pending.charge.clone(),
+            charge: pending.counted.charge.clone(),
             cost,
             cause: if pending.store_decides { PendingCause::Late } else { PendingCause::Outage },
         })
@@ -360,7 +374,7 @@ fn remaining_cost(charge: &OwnedCharge, admitted: Nanos, at: Nanos, empty_at: Na
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::algorithms::{Algorithm, Precision, Spec};
+    use tidegate_core::algorithms::{Algorithm, Division, Precision, Spec};
     use tidegate_core::store::RuleOptions;
     use tidegate_core::subject::RuleName;
 
@@ -369,12 +383,15 @@ mod tests {
     const NOW: Nanos = Nanos::from_secs(1_000);
 
     fn charge(algorithm: Algorithm, subject: u128, units: u64) -> OwnedCharge {
-        let spec = Spec::new(algorithm, 10, Nanos::from_secs(10));
+        charge_under(&Spec::new(algorithm, 10, Nanos::from_secs(10)), subject, units)
+    }
+
+    fn charge_under(spec: &Spec, subject: u128, units: u64) -> OwnedCharge {
         OwnedCharge::new(
             Fingerprint::new(subject),
             RuleName::new("rule"),
             0,
-            Limit::compile(&spec, Precision::Memory).expect("a valid rate"),
+            Limit::compile(spec, Precision::Memory).expect("a valid rate"),
             Cost::new(units).expect("a cost above zero"),
             RuleOptions::DEFAULT,
         )
@@ -414,5 +431,51 @@ mod tests {
         queue.add_late(&charge(Algorithm::TokenBucket, 8, 1), NOW, later(10), NOW, 0);
         let drained = charge(Algorithm::TokenBucket, 8, 1).counter();
         assert_eq!(queue.units(drained, later(10)), 0, "a full bucket has drained");
+    }
+    /// The units of a bucket were refunded as if they had been draining since their charge, while they still waited for
+    /// the store's own level to drain. So most of them stayed, and were charged after the outage.
+    #[test]
+    fn a_refund_removes_all_units_that_have_not_begun_to_drain() {
+        for algorithm in Algorithm::ALL {
+            let queue = WriteBackQueue::new(16);
+            let (charge, counter) = (charge(algorithm, 7, 5), charge(algorithm, 7, 5).counter());
+            let later = |secs| NOW.plus(Nanos::from_secs(secs));
+            queue.add(&charge.charge(), &charge.limit, NOW, later(8));
+            queue.refund(&charge.charge(), NOW, later(1));
+            assert_eq!(queue.units(counter, later(1)), 0, "{algorithm}");
+        }
+    }
+
+    /// Units above twice this node's share were lost, although the store counts up to twice the limit.
+    #[test]
+    fn units_beyond_the_share_are_pending_and_drain_at_its_rate() {
+        let division = Division { percent: 80, nodes: 4, rank: Some(0) };
+        for algorithm in Algorithm::ALL {
+            let (queue, charge) = (WriteBackQueue::new(16), charge(algorithm, 7, 15));
+            let share = charge.limit.share(division).expect("two units");
+            queue.add(&charge.charge(), &share, NOW, NOW);
+            assert_eq!(queue.units(charge.counter(), NOW), 15, "{algorithm}");
+            if algorithm.takes_burst() {
+                // The share refills a fifth of a unit a second.
+                let later = NOW.plus(Nanos::from_secs(25));
+                assert_eq!(queue.units(charge.counter(), later), 10, "{algorithm}");
+            }
+        }
+    }
+
+    /// Units that still waited drained all at once when the store's own level turned out to drain later, or when their
+    /// limit changed.
+    #[test]
+    fn units_that_wait_to_drain_do_not_drain_when_the_wait_or_the_limit_changes() {
+        let later = |secs| NOW.plus(Nanos::from_secs(secs));
+        let (queue, first) = (WriteBackQueue::new(16), charge(Algorithm::TokenBucket, 7, 5));
+        let (counter, one) = (first.counter(), charge(Algorithm::TokenBucket, 7, 1));
+        queue.add(&first.charge(), &first.limit, NOW, later(2));
+        queue.add(&one.charge(), &one.limit, later(1), later(8));
+        assert_eq!(queue.units(counter, later(8)), 6);
+        let wider = charge_under(&Spec::new(Algorithm::TokenBucket, 20, Nanos::from_secs(20)), 7, 1);
+        queue.add(&wider.charge(), &wider.limit, later(3), later(8));
+        assert_eq!(queue.units(counter, later(8)), 7);
+        assert_eq!(queue.units(counter, later(10)), 5);
     }
 }

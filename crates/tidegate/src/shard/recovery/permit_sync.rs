@@ -43,7 +43,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             permits.record_acquired(permit, permit_reply.in_use, sent);
             return Ok(permit_reply);
         }
-        self.release_in_store(permit).await;
+        let _synced_later = self.release_in_store(permit).await;
         Ok(PermitReply { granted: false, ..permit_reply })
     }
 
@@ -60,7 +60,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         });
     }
 
-    /// Restores every permit that is open here; true if the store accepted all of them.
+    /// Restores every permit that is open here; true unless the store failed.
     pub(crate) async fn restore_permits(&self) -> bool {
         let open = self.node_state.permits.open_permits(|subject| self.holds(subject), self.runtime.now());
         self.sync_each_permit(&open).await
@@ -76,11 +76,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         true
     }
 
+    /// Syncs one permit; true unless the store failed. Where its record cannot be used, the others are synced without
+    /// it.
     async fn sync_permit(&self, update: &PermitUpdate) -> bool {
         let permit = update.permit_request();
-        if !update.releasing {
-            return self.register_permit(&permit).await.is_ok();
-        }
-        self.release_in_store(&permit).await
+        let synced = if update.releasing {
+            self.release_in_store(&permit).await
+        } else {
+            self.register_permit(&permit).await.map(drop)
+        };
+        synced.map_or_else(|error| self.is_record_error(&error), |()| true)
     }
 }

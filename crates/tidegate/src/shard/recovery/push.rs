@@ -153,7 +153,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     async fn push_once(self: &Arc<Self>, outgoing: &[OutgoingCharge]) -> PushResult {
         let set = ChargeSet::of(outgoing.iter().map(|item| item.charge.with_cost(item.cost)));
         let sent = self.sent_now();
-        let reply = self.call(Nanos::MAX, BACKGROUND_TIMEOUT, |store| store.force(&set)).await;
+        let reply = self.call(Nanos::MAX, push_timeout(&set), |store| store.force(&set)).await;
         let pushed = match reply {
             Ok(outcome) => {
                 self.units_lost_on_restore(&set, &outcome, sent).map_or(PushResult::Failed, PushResult::Charged)
@@ -186,4 +186,12 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
         pushed
     }
+}
+
+/// How long the reply to a push is awaited. That to a durable charge arrives when its units are acknowledged, or when its
+/// budget has passed.
+fn push_timeout(set: &ChargeSet<'_>) -> Nanos {
+    let durable = set.charges.iter().filter(|charge| charge.options.durability.is_required());
+    let acknowledged_within = durable.filter_map(|charge| charge.options.budget).max();
+    BACKGROUND_TIMEOUT.plus(acknowledged_within.unwrap_or(Nanos::ZERO))
 }

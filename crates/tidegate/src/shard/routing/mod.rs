@@ -171,6 +171,14 @@ impl<P: Shards + 'static, R: Runtime> ShardedStoreInner<P, R> {
         time.unwrap_or_else(|| self.clock.at(self.runtime.now()))
     }
 
+    /// Evicts some expired counters of this node's shares. The shards' clocks differ: a counter has expired when it has
+    /// by all of them.
+    pub(crate) fn evict_expired(&self) {
+        let known = self.known.load();
+        let earliest = known.iter().map(|(_, shard)| shard.store_time()).min();
+        self.node_state.evict_expired(earliest.unwrap_or_else(|| self.store_time()));
+    }
+
     fn find_shard(&self, id: ShardId) -> Option<Arc<SharedShard<P::Shard, R>>> {
         let known = self.known.load();
         known.iter().find(|(known, _)| *known == id).map(|(_, shard)| Arc::clone(shard))

@@ -19,6 +19,10 @@ use crate::shard::routing::{ShardedStore, subjects};
 type ShardChargeFuture<'c> = Pin<Box<dyn Future<Output = Vec<(usize, StoreResult<Outcome>)>> + Send + 'c>>;
 
 impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
+    fn evict_expired(&self) {
+        self.0.evict_expired();
+    }
+
     async fn charge(&self, set: &ChargeSet<'_>) -> StoreResult<Outcome> {
         Ok(self.0.charge(set, ChargeKind::Charge).await)
     }

@@ -1,9 +1,9 @@
 //! The implementation of the store trait: memory decides, and durable counts wait for the journal.
 
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, OnStoreFailure, Outcome, PermitReply,
-    PermitRequest, Permits, Refund, Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle,
-    Settled, Source, StoreError, StoreResult,
+    Charge, ChargeSet, Counters, Degraded, Durability, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest,
+    Permits, Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled, StoreError,
+    StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -184,17 +184,14 @@ impl<C: Clock + 'static> DiskStore<C> {
         self.persist(charges).await.map_err(|why| unavailable(why, waited))
     }
 
-    /// Adjusts a decision whose counts could not be written: it stands, as one made without the store, unless a rule
-    /// denies in that case. Then its charges are refunded.
+    /// Adjusts a decision whose counts could not be written: it stands, unless a rule denies in that case. Then its
+    /// charges are refunded.
     fn apply_disk_failure(&self, set: &ChargeSet<'_>, outcome: &mut Outcome, persisted: &Result<(), JournalError>) {
         if persisted.is_ok() {
             return;
         }
         mark_not_durable(outcome);
-        let denies = |charge: &Charge<'_>| {
-            is_durable(charge) && charge.role != Role::Shadow && charge.options.on_failure == OnStoreFailure::Deny
-        };
-        if let Some(charge) = set.charges.iter().position(denies) {
+        if let Some(denial) = set.denial_if_not_durable() {
             let charged = set.charges.iter().zip(&outcome.readings);
             let charged = charged.filter(|(_, reading)| reading.verdict.allows());
             let charges = ChargeSet::of(charged.map(|(charge, _)| charge.clone()));
@@ -202,14 +199,13 @@ impl<C: Clock + 'static> DiskStore<C> {
             self.memory.refund_charges_at(&charges, outcome.at, now);
             outcome.admitted = false;
             outcome.readings = self.memory.peek_at(set, now).readings;
-            outcome.degraded = Some(Degraded::denied_by(charge));
+            outcome.degraded = Some(denial);
         }
     }
 }
 
 /// The counts of an outcome could not be written in time.
 fn mark_not_durable(outcome: &mut Outcome) {
-    outcome.source = Source::Fallback;
     outcome.degraded = Some(Degraded::NotDurable);
 }
 

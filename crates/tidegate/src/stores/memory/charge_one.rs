@@ -29,7 +29,7 @@ impl SingleChargeResult<Figures> {
 
     pub(super) fn outcome(self, role: Role, at: Nanos) -> Outcome {
         Outcome {
-            admitted: self.verdict.allows() || role == Role::Shadow,
+            admitted: admits_alone(role, self.verdict),
             readings: smallvec![self.reading()],
             snapshots: Vec::new(),
             at,
@@ -38,6 +38,11 @@ impl SingleChargeResult<Figures> {
             clock_stepped: self.clock_stepped,
         }
     }
+}
+
+/// Whether a request passes of which this is the only charge.
+pub(super) fn admits_alone(role: Role, verdict: Verdict) -> bool {
+    verdict.allows() || role == Role::Shadow
 }
 
 impl<C> MemoryStore<C> {

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::store::ReservationLedger;
+use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
 use super::key::SHARDS;
@@ -43,7 +44,12 @@ impl<C: Clock> MemoryStore<C> {
     /// Sweeps the next `tables` tables and returns the number of evicted entries. Call it from time to time: a store
     /// of ten million counters has about 4,000 tables.
     pub fn sweep(&self, tables: usize) -> u64 {
-        let now = self.time_point(self.clock.now()).secs;
+        self.sweep_at(tables, self.clock.now())
+    }
+
+    /// The same at a time that the caller has read.
+    pub(crate) fn sweep_at(&self, tables: usize, now: Nanos) -> u64 {
+        let now = self.time_point(now).secs;
         let mut swept = 0;
         let mut cursor = self.sweep.lock();
         for _ in 0..tables {

@@ -54,6 +54,7 @@ use self::shard::Shard;
 use crate::clock::{Clock, SystemClock};
 
 pub use self::maintenance::MemoryStats;
+pub(crate) use self::port::TABLES_PER_SWEEP;
 pub use self::reservations::MAX_RESERVED_CHARGES;
 use self::reservations::max_reserved;
 

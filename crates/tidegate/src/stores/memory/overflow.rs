@@ -19,7 +19,6 @@ use tidegate_core::units::Nanos;
 use super::block::Secs;
 use super::budget::Budget;
 use super::key::Key;
-use super::registry::Round;
 use super::shard::Shard;
 
 /// Number of counters that the subjects of one rate share.
@@ -103,42 +102,36 @@ impl Overflow {
         self.in_use.fetch_or(1 << shard, Ordering::AcqRel);
     }
 
-    /// Drops expired counters. Returns how many. One lock is held at a time, for one table: new subjects wait for a
-    /// shard while they hold their own.
+    /// Drops expired counters. Returns how many.
     pub(super) fn sweep(&self, now: Secs) -> u64 {
-        self.sweep_tables(now, |_| {})
-    }
-
-    /// `visited` is called with the index of each shard while it is locked.
-    fn sweep_tables(&self, now: Secs, mut visited: impl FnMut(usize)) -> u64 {
-        let (mut swept, in_use) = (0, self.in_use.load(Ordering::Acquire));
-        for (index, shard) in self.shards.iter().enumerate() {
-            if in_use & (1 << index) == 0 {
-                continue;
+        let mut swept = 0;
+        self.for_each_table(|index, shard, table| {
+            swept += u64::from(shard.sweep(table, now, &self.budget));
+            if shard.len() == 0 {
+                self.in_use.fetch_and(!(1 << index), Ordering::AcqRel);
             }
-            let mut table = 0;
-            loop {
-                let mut shard = shard.lock();
-                visited(index);
-                swept += u64::from(shard.sweep(table, now, &self.budget));
-                table += 1;
-                if table < shard.tables() {
-                    continue;
-                }
-                if shard.len() == 0 {
-                    self.in_use.fetch_and(!(1 << index), Ordering::AcqRel);
-                }
-                break;
-            }
-        }
+        });
         swept
     }
 
     /// Adds the tags of live counters to `round`.
-    pub(super) fn add_tags(&self, now: Secs, round: &mut Round) {
-        for shard in &self.shards {
-            let shard = shard.lock();
-            round.extend((0..shard.tables()).flat_map(|table| shard.tags(table, now)));
+    pub(super) fn add_tags(&self, now: Secs, round: &mut impl Extend<u32>) {
+        self.for_each_table(|_, shard, table| round.extend(shard.tags(table, now)));
+    }
+
+    /// Visits all tables, each with the index of its shard, its shard and its index there. One lock is held at a time,
+    /// for one table: new subjects wait for a shard while they hold their own.
+    fn for_each_table(&self, mut visit: impl FnMut(usize, &mut Shard, usize)) {
+        for (index, shard) in self.shards.iter().enumerate() {
+            let mut table = 0;
+            loop {
+                let mut shard = shard.lock();
+                visit(index, &mut shard, table);
+                table += 1;
+                if table >= shard.tables() {
+                    break;
+                }
+            }
         }
     }
 
@@ -159,9 +152,8 @@ mod tests {
         overflow.mark_used(shard);
     }
 
-    /// A sweep held the locks of all shards, and every new subject waited for the whole of it.
-    #[test]
-    fn a_sweep_holds_one_lock_at_a_time() {
+    /// Shards of several tables, in which all counters but one expire soon.
+    fn filled() -> Overflow {
         let overflow = Overflow::new(1 << 24);
         let late = Secs::expiry(Nanos::ZERO, Nanos::from_secs(100));
         let soon = Secs::expiry(Nanos::ZERO, Nanos::from_secs(10));
@@ -171,19 +163,46 @@ mod tests {
                 add(&overflow, shard, mixed, if id == 0 { late } else { soon });
             }
         }
+        overflow
+    }
+
+    /// A sweep held the locks of all shards, and every new subject waited for the whole of it.
+    #[test]
+    fn a_sweep_holds_one_lock_at_a_time() {
+        let overflow = filled();
         let now = Secs::present(Nanos::ZERO, Nanos::from_secs(50));
         let mut visits = [0; SHARDS];
-        let swept = overflow.sweep_tables(now, |held| {
+        overflow.for_each_table(|held, _, _| {
             visits[held] += 1;
             let free = |(_, shard): &(usize, &CachePadded<Mutex<Shard>>)| shard.try_lock().is_some();
             let free = overflow.shards.iter().enumerate().filter(free);
             assert_eq!(free.count(), SHARDS - 1);
         });
-        assert_eq!(swept, SHARDS as u64 * 4_999);
+        assert_eq!(overflow.sweep(now), SHARDS as u64 * 4_999);
         assert!(visits.iter().all(|visits| *visits > 1), "a lock for each table: {visits:?}");
         assert!(overflow.in_use());
         let end = Secs::present(Nanos::ZERO, Nanos::from_secs(200));
         assert_eq!(overflow.sweep(end), SHARDS as u64);
         assert!(!overflow.in_use());
+    }
+
+    /// Counts how often tags are added, which is once for each lock.
+    #[derive(Default)]
+    struct TagBatches(Vec<usize>);
+
+    impl Extend<u32> for TagBatches {
+        fn extend<T: IntoIterator<Item = u32>>(&mut self, tags: T) {
+            self.0.push(tags.into_iter().count());
+        }
+    }
+
+    /// The tags of a whole shard were collected under one lock, while new subjects waited.
+    #[test]
+    fn tags_are_collected_with_a_lock_for_each_table() {
+        let overflow = filled();
+        let mut batches = TagBatches::default();
+        overflow.add_tags(Secs::present(Nanos::ZERO, Nanos::from_secs(1)), &mut batches);
+        assert!(batches.0.len() > SHARDS, "{}", batches.0.len());
+        assert_eq!(batches.0.iter().sum::<usize>(), SHARDS * 5_000);
     }
 }

@@ -2,17 +2,18 @@
 
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Role, RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes,
+    Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes,
     StoreError, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
 use super::MemoryStore;
+use super::charge_one::admits_alone;
 use crate::clock::Clock;
 
 /// A store of ten million counters, some 4,000 tables, is swept in less than a minute, a few tables at a time so that
 /// no decision waits.
-const TABLES_PER_SWEEP: usize = 8;
+pub(crate) const TABLES_PER_SWEEP: usize = 8;
 
 impl<C: Clock> Counters for MemoryStore<C> {
     fn evict_expired(&self) {
@@ -38,12 +39,7 @@ impl<C: Clock> Counters for MemoryStore<C> {
         let now = self.clock.now();
         replies.extend(charges.iter().map(|charge| {
             let (reading, source) = self.charge_one_at(charge, now);
-            Ok(SingleOutcome {
-                admitted: reading.verdict.allows() || charge.role == Role::Shadow,
-                reading,
-                at: now,
-                source,
-            })
+            Ok(SingleOutcome { admitted: admits_alone(charge.role, reading.verdict), reading, at: now, source })
         }));
     }
 

@@ -59,7 +59,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidegate_core::store::{Charge, ChargeIntent, StoreError, UnacknowledgedError};
+use tidegate_core::store::{Charge, ChargeIntent, ChargeSet, Outcome, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 
 use super::record;
@@ -76,6 +76,7 @@ use self::connection::{RedisReply, or_missing};
 use self::connection_pool::ScriptCall;
 use self::durable::{DurabilityRequirement, DurabilityResult};
 use self::plan::ScriptPlan;
+use self::port::decide_from_reply;
 use self::script_reply::ScriptReply;
 use self::scripts::Script;
 use self::server_state::ServerState;
@@ -129,8 +130,7 @@ impl RedisStore {
         plan.map_err(|error| rejected(script, error))
     }
 
-    /// Plans `charges` and runs `script` on the plan. Plans anew if the server replies that its time is outside
-    /// the windows of the plan: then the script has done nothing.
+    /// Runs `script` on a plan of `charges` and reads its reply. Fails if what it wrote is not durable.
     async fn run<T>(
         &self,
         script: Script,
@@ -140,15 +140,44 @@ impl RedisStore {
         after: &[&[u8]],
         read: impl Fn(&ScriptPlan, ScriptReply) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let began = Instant::now();
+        let (plan, reply, durability) = self.run_planned(script, charges, intent, before, after).await?;
+        durable::confirm(&reply, &durability, began)?;
+        read(&plan, reply)
+    }
+
+    /// Runs `script`, which charges `set`. What it charged and is not durable is charged all the same: as an error, it
+    /// would be charged once more by whoever decides without the store.
+    async fn run_decision(
+        &self,
+        script: Script,
+        set: &ChargeSet<'_>,
+        intent: ChargeIntent,
+        before: &[Vec<u8>],
+        after: &[&[u8]],
+    ) -> Result<Outcome, StoreError> {
+        let (plan, reply, durability) = self.run_planned(script, &set.charges, intent, before, after).await?;
+        let outcome = decide_from_reply(script, set, &plan, &reply, intent)?;
+        Ok(durable::with_durability(outcome, &durability))
+    }
+
+    /// Plans `charges` and runs `script` on the plan. Plans anew if the server replies that its time is outside
+    /// the windows of the plan: then the script has done nothing.
+    async fn run_planned(
+        &self,
+        script: Script,
+        charges: &[Charge<'_>],
+        intent: ChargeIntent,
+        before: &[Vec<u8>],
+        after: &[&[u8]],
+    ) -> Result<(ScriptPlan, ScriptReply, DurabilityResult), StoreError> {
         let (mut tries, need) = (0, DurabilityRequirement::of(script, charges));
         loop {
             let plan = self.plan(script, charges, intent)?;
-            let began = Instant::now();
             let (reply, durability) = self.call_script(script, &plan, before, after, need).await?;
             tries += 1;
             if !reply.is_only_time() || tries == 3 {
-                durable::confirm(&reply, &durability, began)?;
-                return read(&plan, reply);
+                return Ok((plan, reply, durability));
             }
         }
     }

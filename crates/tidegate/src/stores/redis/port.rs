@@ -53,8 +53,8 @@ impl Counters for RedisStore {
                 Ok(reply) if reply.is_only_time() => self.charge(set).await,
                 Ok(reply) => {
                     let needed = if set.requires_durability() { &durability } else { &Ok(()) };
-                    let confirmed = durable::confirm(&reply, needed, began);
-                    confirmed.and_then(|()| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge))
+                    let outcome = decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
+                    outcome.map(|outcome| durable::with_durability(outcome, needed))
                 }
                 Err(error) => Err(error),
             });
@@ -201,9 +201,7 @@ fn check_merged(reply: &ScriptReply) -> StoreResult<()> {
 
 impl RedisStore {
     async fn charge_as(&self, set: &ChargeSet<'_>, intent: ChargeIntent) -> StoreResult<Outcome> {
-        let script = scripts::CHARGE;
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, intent);
-        self.run(script, &set.charges, intent, &[], &[], read).await
+        self.run_decision(scripts::CHARGE, set, intent, &[], &[]).await
     }
 
     /// Merges one state, and plans anew if the store's time is outside the windows of the plan.

@@ -7,7 +7,6 @@ use tidegate_core::subject::{Fingerprint, RuleName};
 use tidegate_core::units::Nanos;
 
 use super::plan::{ScriptPlan, key};
-use super::port::decide_from_reply;
 use super::script_reply::{ScriptReply, ScriptReplyError};
 use super::{RedisStore, rejected, scripts};
 
@@ -19,9 +18,7 @@ impl Reservations for RedisStore {
         let ttl = micros(reserve.ttl);
         let since = micros(self.server_state.data_since());
         let after = [&id[..], ttl.as_bytes(), since.as_bytes()];
-        let read = |plan: &ScriptPlan, reply| decide_from_reply(script, set, plan, &reply, ChargeIntent::Charge);
-        let (charges, ledgers) = (&set.charges, ledgers(&set.charges));
-        self.run(script, charges, ChargeIntent::Charge, &ledgers, &after, read).await
+        self.run_decision(script, set, ChargeIntent::Charge, &ledgers(&set.charges), &after).await
     }
 
     async fn settle(&self, settle: &Settle<'_>) -> StoreResult<Settled> {

@@ -80,11 +80,11 @@ async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_th
     disk.set_full(true);
     let local = fixture.charge(&store, 1, 5).await;
     assert!(local.admitted, "memory decides");
-    assert_eq!((local.source, local.degraded), (Source::Fallback, Some(Degraded::NotDurable)));
+    assert_eq!((local.source, local.degraded), (Source::Exact, Some(Degraded::NotDurable)));
     let strict = fixture.set(1, 7, &STRICT);
     let denied = store.charge(&strict).await.expect("a reply");
     assert!(!denied.admitted);
-    assert_eq!((denied.source, denied.degraded), (Source::Fallback, Some(Degraded::DeniedByPolicy { charge: 0 })));
+    assert_eq!((denied.source, denied.degraded), (Source::Exact, Some(Degraded::DeniedByPolicy { charge: 0 })));
     let found = store.peek(&strict).await.expect("a reply");
     assert_eq!(denied.readings, found.readings, "the readings are those of the counter: its cost fits");
     assert_eq!(found.readings[0].figures.remaining, 85);
@@ -96,7 +96,7 @@ async fn on_a_full_disk_each_rule_follows_its_option_and_nothing_is_lost_when_th
 
     disk.set_full(false);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while fixture.charge(&store, 3, 1).await.source != Source::Exact {
+    while fixture.charge(&store, 3, 1).await.degraded.is_some() {
         assert!(Instant::now() < deadline, "the journal never recovered");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -114,7 +114,7 @@ async fn due_counters_are_written_without_another_charge() {
     let (fixture, disk) = (DiskFixture::new(Algorithm::FixedWindow), FaultyDisk::default());
     let (store, _) = fixture.open_on(disk.clone(), &fixture.path()).expect("a journal");
     disk.set_full(true);
-    assert_eq!(fixture.charge(&store, 1, 10).await.source, Source::Fallback);
+    assert_eq!(fixture.charge(&store, 1, 10).await.degraded, Some(Degraded::NotDurable));
     disk.set_full(false);
     let deadline = Instant::now() + Duration::from_secs(60);
     while store.journal_stats().failing {
@@ -161,9 +161,9 @@ async fn an_estimate_denied_on_a_full_disk_is_refunded_once() {
     fixture.charge(&store, 1, 50).await;
     disk.set_full(true);
     let denied = reserve(1, 7, &STRICT).await;
-    assert!(!denied.admitted && denied.source == Source::Fallback);
+    assert_eq!((denied.admitted, denied.degraded), (false, Some(Degraded::DeniedByPolicy { charge: 0 })));
     let admitted = reserve(2, 9, &PATIENT).await;
-    assert!(admitted.admitted && admitted.source == Source::Fallback);
+    assert_eq!((admitted.admitted, admitted.degraded), (true, Some(Degraded::NotDurable)));
     assert_eq!(fixture.used(&store, 1).await, 59);
     fixture.clock.advance(Nanos::from_secs(60));
     reserve(3, 1, &PATIENT).await;

@@ -2,9 +2,9 @@
 //!
 //! `WAIT` and `WAITAOF` cover the writes of the connection they are sent on, and block it. So durable charges use a
 //! connection of their own, opened for the first of them. A task takes all queued charges, sends them in one
-//! pipeline with one wait behind them, and replies to all. When too few servers acknowledge, the charges stay: too
-//! strict, never too lax. Then nothing more is sent: new charges fail at once, uncharged, and the task checks again
-//! and again whether the writes have arrived since.
+//! pipeline with one wait behind them, and replies to all. When too few servers acknowledge, the charges stay, and their
+//! outcome is [`Degraded::NotDurable`]: an error would let a caller charge them again. Then nothing more is sent: new
+//! charges fail at once, uncharged, and the task checks again and again whether the writes have arrived since.
 
 mod sender;
 mod wait;
@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use tidegate_core::store::{Charge, Durability, StoreError, UnacknowledgedError};
+use tidegate_core::store::{Charge, Degraded, Durability, Outcome, StoreError, UnacknowledgedError};
 use tidegate_core::units::Nanos;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -73,6 +73,12 @@ pub(super) fn confirm(reply: &ScriptReply, durability: &DurabilityResult, began:
         Err(reason) if wrote => Err(unacknowledged_error(reason.clone(), Nanos::from(began.elapsed()))),
         _ => Ok(()),
     }
+}
+
+/// The outcome of a script, which names it if what was charged is not durable.
+pub(super) fn with_durability(outcome: Outcome, durability: &DurabilityResult) -> Outcome {
+    let is_lacking = outcome.admitted && durability.is_err();
+    Outcome { degraded: is_lacking.then_some(Degraded::NotDurable), ..outcome }
 }
 
 /// A connection for each kind of wait.
