@@ -5,12 +5,12 @@ use std::pin::Pin;
 
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult, Used,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult,
 };
 use tidegate_core::subject::Fingerprint;
 
 use crate::runtime::{Runtime, join_all, mix};
-use crate::shard::refund::ChargeKind;
+use crate::shard::refund::{ChargeKind, part_of};
 use crate::shard::routing::groups::{ChargeGroup, by_location};
 use crate::shard::routing::outcome_merge::OutcomeMerge;
 use crate::shard::routing::{ShardedStore, subjects};
@@ -146,14 +146,7 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
         }
         let groups = by_location(&settle.set, &indices);
         let settling = groups.iter().map(async |group| {
-            let used = match &settle.used {
-                Used::Known(used) => {
-                    let own = group.indices.iter().filter_map(|i| used.get(*i).copied());
-                    Used::Known(own.collect())
-                }
-                Used::Unknown => Used::Unknown,
-            };
-            let own = Settle { set: group.set.clone(), used, ..*settle };
+            let own = part_of(settle, &group.indices);
             locations[group.location].shard.settle(&own).await
         });
         let done = join_all(settling).await.into_iter();
