@@ -17,6 +17,7 @@ mod keys;
 mod leases;
 mod lenient;
 mod primary_fence;
+mod receipts;
 mod reconnect;
 mod reply_mismatch;
 mod reservations;
