@@ -47,7 +47,7 @@ tidegate_core::named_enum! {
         /// The units used were charged after the estimate had been refunded.
         Late = "late",
         /// The reservation expired, and this node refunded it.
-        Returned = "returned",
+        Refunded = "returned",
         /// The reservation was settled once more, or the store has lost it.
         Already = "already",
         /// The settlement came too late to count.

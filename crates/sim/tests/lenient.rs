@@ -288,3 +288,23 @@ fn a_view_with_unsynced_units_stops_deciding() {
         assert!(unsynced == 0 || waited <= MS(110), "{unsynced} not synced for {waited}");
     }
 }
+
+/// A view that admits nothing has nothing to charge, so its sync only reads. The record of an emptied store was taken
+/// for a counter of which nothing is used, and the node admitted by it until a sync with units noticed the loss.
+#[test]
+fn a_sync_that_only_reads_notices_that_the_store_was_emptied() {
+    let setup = LenientTestbed::new(1, 100);
+    setup.cluster.model(0).lock().reports_epoch = false;
+    setup.charge(0, 50);
+    setup.charge(0, 50);
+    for _ in 0..20 {
+        setup.pass(10);
+        assert!(!setup.charge(0, 1).admitted, "used up");
+    }
+    setup.cluster.model(0).lock().flush();
+    for _ in 0..60 {
+        setup.pass(10);
+        assert!(!setup.charge(0, 1).admitted, "at {}", setup.sim.now());
+    }
+    assert_eq!(setup.used_units(&setup.rule), 100, "restored");
+}

@@ -43,7 +43,8 @@ impl TestReservation<'_> {
     }
 }
 
-const DOWN: NetworkConditions = NetworkConditions { down: true, ..NetworkConditions::HEALTHY };
+const HEALTHY: NetworkConditions = NetworkConditions::HEALTHY;
+const DOWN: NetworkConditions = NetworkConditions { down: true, ..HEALTHY };
 
 /// A late reservation for a request that was denied is settled with zero. If it were refunded instead, it
 /// would be refunded once more at its expiry.
@@ -175,6 +176,100 @@ fn an_estimate_on_several_shards_is_refunded_and_settled_on_each() {
     setup.pass(LASTS);
     reserve(&setup, &[(&narrow, 1), (&wide, 1)], 3);
     assert_eq!((setup.used_units(&narrow), setup.used_units(&wide)), (31, 46));
+}
+
+/// The shard of the narrow limit is down when the reservation is made or settled, that of the wide one is not. One
+/// settlement once closed the reservation for all shards, and at its expiry the wide limit refunded all of it.
+#[test]
+fn a_reservation_partly_made_without_the_store_is_settled_on_each_shard() {
+    for used in [[4, 4], [4, 17], [17, 4]] {
+        let setup = ShardedTestbed::new();
+        let (narrow, wide) = (setup.limit(0, 800, 1), setup.limit(1, 800, 0));
+        setup.set_conditions(0, DOWN);
+        let reserved = reserve(&setup, &[(&narrow, 10), (&wide, 10)], 1);
+        assert_eq!((reserved.outcome.admitted, reserved.outcome.source), (true, Source::Fallback));
+        assert_eq!(setup.used_units(&wide), 10, "reserved in the store");
+        assert_eq!(reserved.settle(&used), Settled::Done);
+        setup.set_conditions(0, HEALTHY);
+        setup.pass(Nanos::from_secs(5));
+        assert_eq!([setup.used_units(&narrow), setup.used_units(&wide)], used);
+        assert_eq!(reserved.settle(&used), Settled::Already);
+        setup.pass(LASTS);
+        reserve(&setup, &[(&narrow, 1), (&wide, 1)], 2);
+        let used_units = [setup.used_units(&narrow), setup.used_units(&wide)];
+        assert_eq!(used_units, used.map(|units| units + 1), "nothing is refunded at its expiry");
+    }
+}
+
+fn set_both(setup: &ShardedTestbed, conditions: NetworkConditions) {
+    for shard in [0, 1] {
+        setup.set_conditions(shard, conditions);
+    }
+}
+
+#[test]
+fn a_reservation_made_without_any_shard_is_settled_on_each() {
+    for used in [[4, 4], [0, 17], [17, 0]] {
+        let setup = ShardedTestbed::new();
+        let (narrow, wide) = (setup.limit(0, 800, 1), setup.limit(1, 800, 0));
+        set_both(&setup, DOWN);
+        let reserved = reserve(&setup, &[(&narrow, 10), (&wide, 10)], 1);
+        assert!(reserved.outcome.admitted);
+        assert_eq!(reserved.settle(&used), Settled::Done);
+        assert_eq!(reserved.settle(&used), Settled::Already);
+        set_both(&setup, HEALTHY);
+        setup.pass(Nanos::from_secs(5));
+        assert_eq!([setup.used_units(&narrow), setup.used_units(&wide)], used);
+    }
+}
+
+/// The client settles again because one shard did not reply. The other shard's part was settled already.
+#[test]
+fn a_repeated_settlement_reaches_the_shard_that_did_not_reply() {
+    let setup = ShardedTestbed::new();
+    let (narrow, wide) = (setup.limit(0, 800, 1), setup.limit(1, 800, 0));
+    setup.set_conditions(0, DOWN);
+    let reserved = reserve(&setup, &[(&narrow, 10), (&wide, 10)], 1);
+    assert_eq!(setup.used_units(&wide), 10, "reserved in the store");
+    setup.set_conditions(1, DOWN);
+    assert!(reserved.try_settle(Used::Known([4, 17].into_iter().collect())).is_err());
+    set_both(&setup, HEALTHY);
+    setup.pass(Nanos::from_secs(5));
+    assert_eq!(reserved.settle(&[4, 17]), Settled::Already);
+    assert_eq!([setup.used_units(&narrow), setup.used_units(&wide)], [4, 17]);
+}
+
+/// The wide limit's shard is slow, so no time is left for the shadow limit, which is on the narrow limit's shard: the
+/// node holds its part, and the store holds that of the narrow limit.
+#[test]
+fn the_parts_of_a_reservation_on_one_shard_are_settled_where_they_are_held() {
+    let setup = ShardedTestbed::new();
+    let (narrow, wide, shadow) = (setup.limit(0, 800, 1), setup.limit(1, 800, 0), setup.shadow(0, 800));
+    setup.set_conditions(1, NetworkConditions { min_latency: MS(400), ..HEALTHY });
+    let limits = [(&narrow, 10), (&wide, 10), (&shadow, 10)];
+    let reserved = reserve(&setup, &limits, 1);
+    assert!(reserved.outcome.admitted);
+    assert_eq!((setup.used_units(&narrow), setup.used_units(&shadow)), (10, 0), "not sent");
+    setup.set_conditions(1, HEALTHY);
+    setup.pass(Nanos::from_secs(5));
+    assert_eq!(reserved.settle(&[4, 5, 6]), Settled::Done);
+    setup.pass(Nanos::from_secs(1));
+    assert_eq!([&narrow, &wide, &shadow].map(|limit| setup.used_units(limit)), [4, 5, 6]);
+    assert_eq!(reserved.settle(&[4, 5, 6]), Settled::Already);
+}
+
+/// A shadow limit that did not admit the reservation has nothing to settle: no store is needed for it.
+#[test]
+fn a_shadow_limit_that_was_not_charged_does_not_delay_a_settlement() {
+    let setup = ShardedTestbed::new();
+    let (own, shadow) = (setup.limit(0, 800, 1), setup.shadow(0, 1));
+    setup.set_conditions(0, DOWN);
+    let reserved = reserve(&setup, &[(&own, 10), (&shadow, 10)], 1);
+    assert_eq!((reserved.outcome.admitted, reserved.outcome.source), (true, Source::Fallback));
+    assert_eq!(reserved.settle(&[4, 4]), Settled::Done);
+    setup.set_conditions(0, HEALTHY);
+    setup.pass(Nanos::from_secs(5));
+    assert_eq!((setup.used_units(&own), setup.used_units(&shadow)), (4, 0));
 }
 
 /// A denial is cached until this node refunds units.

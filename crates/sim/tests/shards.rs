@@ -4,7 +4,7 @@ mod testbed;
 
 use std::sync::Arc;
 
-use testbed::{DATE, MS, SHARDS, ShardedTestbed};
+use testbed::{DATE, MS, SHARDS, ShardLimit, ShardedTestbed};
 use tidegate::resilience::StoreEvent;
 use tidegate_core::store::{
     ChargeSet, Counters, Counting, Degraded, OnStoreFailure, Outcome, Refund, Refunded, Role, RuleOptions, Source,
@@ -92,6 +92,25 @@ fn a_second_refund_changes_no_shard() {
     let refunds = [(); 2].map(|()| setup.sim.block_on(setup.store.refund(&refund)));
     let refunds = refunds.map(|refunded| refunded.expect("a reply"));
     assert_eq!(refunds, [Refunded::Done, Refunded::Already]);
+    assert_eq!([setup.used_units(&own), setup.used_units(&all)], [1, 1]);
+}
+
+/// A rule of a receipt that has changed is left out of its refund. The mark of the refund was under an id that depended
+/// on how many limits were left, and the rest was refunded once more.
+#[test]
+fn a_refund_of_fewer_limits_is_recognised_as_made_before() {
+    let setup = ShardedTestbed::new();
+    let (own, all) = (setup.limit(0, 10, 1), setup.limit(1, 10, 0));
+    let set = setup.set(&[(&own, 1), (&all, 1)]);
+    let charged = setup.charge(&set);
+    setup.charge(&set);
+    let refund = |id: u128, limits: &[(&ShardLimit, u64)]| {
+        let expires_at = charged.at.plus(Nanos::from_secs(60));
+        let refund = Refund { id, charged_at: charged.at, expires_at, set: setup.set(limits) };
+        setup.sim.block_on(setup.store.refund(&refund)).expect("a reply")
+    };
+    assert_eq!(refund(7, &[(&own, 1), (&all, 1)]), Refunded::Done);
+    assert_eq!([refund(7, &[(&own, 1)]), refund(7, &[(&all, 1)])], [Refunded::Already; 2]);
     assert_eq!([setup.used_units(&own), setup.used_units(&all)], [1, 1]);
 }
 

@@ -13,6 +13,8 @@ mod key_charges;
 mod library_request;
 mod open_permit_gauge;
 mod permit_renewer;
+#[cfg(feature = "redis")]
+mod redis_counters;
 mod reservations;
 mod settlement_retries;
 mod ticket;
@@ -50,14 +52,14 @@ pub use self::acquire::{
 };
 #[cfg(feature = "disk")]
 pub use self::builder::DiskCounters;
-#[cfg(feature = "redis")]
-pub use self::builder::RedisCounters;
 pub use self::builder::{BuildError, LimiterBuilder, MemoryCounters};
 #[cfg(feature = "internals")]
 pub use self::key_charges::{KeyAction, KeyCharge, KeyFamily};
 pub use self::open_permit_gauge::MAX_COUNTED_TICKETS;
 use self::open_permit_gauge::OpenPermitGauge;
 pub use self::permit_renewer::{Permit, PermitRenewer};
+#[cfg(feature = "redis")]
+pub use self::redis_counters::RedisCounters;
 pub use self::reservations::{Reservation, SettleError, Settlement};
 pub use self::settlement_retries::PENDING_SETTLEMENTS_CAP_PART;
 use self::settlement_retries::SettlementRetries;
@@ -147,7 +149,7 @@ impl<S> Limiter<S> {
         &self.store
     }
 
-    /// Replaces the rules and keys. Decisions under way finish by the previous ones; counts go on.
+    /// Replaces the rules and keys. Decisions in flight finish by the previous ones; counts go on.
     pub fn replace_policy(&self, policy: Policy) {
         let replaced: Result<u64, Infallible> = self.policy.replace_with(|| Ok(policy));
         let _version = replaced;

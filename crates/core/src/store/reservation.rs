@@ -71,7 +71,7 @@ pub enum ReservationState {
     /// Charged at this time, by the store's clock, and open.
     Open(Nanos),
     /// The estimate was refunded.
-    Returned,
+    Refunded,
     /// No record.
     Unknown,
 }
@@ -107,7 +107,7 @@ impl Settle<'_> {
         };
         let (refund, charge) = match state {
             ReservationState::Open(_) => (estimate.get().saturating_sub(used), used.saturating_sub(estimate.get())),
-            ReservationState::Returned => (0, used),
+            ReservationState::Refunded => (0, used),
             ReservationState::Unknown => (0, 0),
         };
         match (Cost::new(refund), Cost::new(charge)) {
@@ -120,7 +120,7 @@ impl Settle<'_> {
     /// The result of the settlement at `now`, given the recorded states of its charges.
     pub fn outcome(&self, states: &[ReservationState], now: Nanos) -> Settled {
         let open = states.iter().any(|state| matches!(state, ReservationState::Open(_)));
-        match (open, states.contains(&ReservationState::Returned)) {
+        match (open, states.contains(&ReservationState::Refunded)) {
             (true, _) => Settled::Done,
             (false, true) => Settled::Late,
             (false, false) if now < self.settle_deadline() => Settled::Already,
@@ -156,7 +156,7 @@ impl Settle<'_> {
     pub fn refunds_charged_at(&self, states: &[ReservationState]) -> Nanos {
         let times = states.iter().filter_map(|state| match state {
             ReservationState::Open(charged_at) => Some(*charged_at),
-            ReservationState::Returned | ReservationState::Unknown => None,
+            ReservationState::Refunded | ReservationState::Unknown => None,
         });
         times.min().unwrap_or(self.charged_at)
     }

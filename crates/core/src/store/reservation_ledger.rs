@@ -236,7 +236,7 @@ impl ReservationLedger {
         };
         let state = match (entry.refunded, &settle.used) {
             (false, _) => ReservationState::Open(entry.charged_at),
-            (true, Used::Known(_)) => ReservationState::Returned,
+            (true, Used::Known(_)) => ReservationState::Refunded,
             (true, Used::Unknown) => return ReservationState::Unknown,
         };
         if settle.used == Used::Unknown {

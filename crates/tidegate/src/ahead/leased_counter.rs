@@ -31,7 +31,7 @@ pub(super) enum LeaseAttempt {
 
 /// Units of one lease.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldLease {
+pub(super) struct Lease {
     pub(super) units: u64,
     /// When the store charged them, by its clock.
     pub(super) at: Nanos,
@@ -65,7 +65,7 @@ impl Drop for DrawRequest {
 #[derive(Debug)]
 pub(super) struct UnusedLease {
     pub(super) charge: Arc<OwnedCharge>,
-    pub(super) lease: HeldLease,
+    pub(super) lease: Lease,
 }
 
 /// Units taken for one charge, from one lease or several.
@@ -73,7 +73,7 @@ pub(super) struct UnusedLease {
 pub(super) struct TakenUnits {
     /// The [`LeasedCounter::id`] of their counter.
     pub(super) id: u64,
-    from: SmallVec<[HeldLease; 1]>,
+    from: SmallVec<[Lease; 1]>,
 }
 
 impl TakenUnits {
@@ -102,7 +102,7 @@ pub(super) struct LeasedCounter {
     /// When it was last requested.
     last_used: Nanos,
     /// The lease that expires first is first.
-    leases: SmallVec<[HeldLease; 2]>,
+    leases: SmallVec<[Lease; 2]>,
     /// The units of the latest lease.
     last_units: u64,
     /// The draw in flight.
@@ -178,13 +178,13 @@ impl LeasedCounter {
         if self.available(now) < cost {
             return None;
         }
-        let (mut from, mut missing) = (SmallVec::<[HeldLease; 1]>::new(), cost);
+        let (mut from, mut missing) = (SmallVec::<[Lease; 1]>::new(), cost);
         for lease in self.leases.iter_mut().filter(|lease| now < lease.expires_at) {
             let units = lease.units.min(missing);
             if units > 0 {
                 lease.units -= units;
                 missing -= units;
-                from.push(HeldLease { units, ..*lease });
+                from.push(Lease { units, ..*lease });
             }
         }
         self.leases.retain(|lease| lease.units > 0);
@@ -194,7 +194,7 @@ impl LeasedCounter {
     }
 
     /// The figures of the limit, as far as they are known here: those of the lease, plus the available units.
-    fn figures(&self, lease: &HeldLease, now: Nanos) -> Figures {
+    fn figures(&self, lease: &Lease, now: Nanos) -> Figures {
         let passed = now.since(lease.sent);
         let remaining = lease.figures.remaining.saturating_add(self.available(now));
         Figures {
@@ -217,7 +217,7 @@ impl LeasedCounter {
     }
 
     /// Adds a lease, or units to the lease they came from.
-    fn add(&mut self, lease: HeldLease) {
+    fn add(&mut self, lease: Lease) {
         let mut known = self.leases.iter_mut();
         if let Some(same) = known.find(|known| known.sent == lease.sent) {
             same.units += lease.units;
@@ -259,7 +259,7 @@ impl LeasedCounter {
         self.no_draw_before = self.no_draw_before.max(exhausted_until.unwrap_or(Nanos::ZERO));
         if drawn.units > 0 {
             self.last_units = drawn.units;
-            self.add(HeldLease {
+            self.add(Lease {
                 units: drawn.units,
                 at: drawn.at,
                 sent,

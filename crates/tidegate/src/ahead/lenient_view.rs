@@ -123,8 +123,8 @@ impl LenientView {
         (LimitReading { verdict, figures }, time)
     }
 
-    /// Refunds a charge that was counted at `time`, unless its units were sent already: then it stays, which denies too
-    /// much rather than too little.
+    /// Refunds a charge that was counted at `time`, if its units have not been sent yet. A charge whose units were sent
+    /// stays, which denies too much rather than too little.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, time: Nanos, now: Nanos) {
         let Some(unsynced) = self.unsynced.checked_sub(charge.cost.get()) else {
             return;
@@ -170,8 +170,8 @@ impl LenientView {
         self.update(seen, sent, received, at);
     }
 
-    /// The state in a reply to another request of this node. It may lack the syncing units, so they may count twice
-    /// until the sync ends.
+    /// The state in a reply to another request of this node. The units of a sync in flight are added to it, because it
+    /// may lack them. If it has them, they count twice until the sync ends.
     pub(super) fn update(&mut self, seen: &CounterSnapshot, sent: Nanos, received: Nanos, at: Nanos) {
         if sent < self.sent {
             return;

@@ -16,6 +16,8 @@ use tidegate_rules::engine::EnforceMode;
 use tidegate_rules::event::Observer;
 
 use super::open_permit_gauge::OpenPermitGauge;
+#[cfg(feature = "redis")]
+use super::redis_counters::RedisCounters;
 use super::settlement_retries::SettlementRetries;
 use super::{IdSource, Keys, Limiter, random_id};
 use crate::adaptive::Adaptive;
@@ -23,7 +25,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::live::LiveValue;
 use crate::policy::{LoadError, Policy};
 #[cfg(feature = "redis")]
-use crate::resilience::{ResilienceSettings, Resilient, StoreEvent, resilient};
+use crate::resilience::{ResilienceSettings, StoreEvent, resilient};
 #[cfg(feature = "redis")]
 use crate::runtime::TokioRuntime;
 use crate::secret::Secret;
@@ -62,10 +64,6 @@ pub type MemoryCounters<C = SystemClock> = MemoryStore<C>;
 /// Counters in memory of which the durable ones are on disk, see [`LimiterBuilder::build_on_disk`].
 #[cfg(feature = "disk")]
 pub type DiskCounters<C = SystemClock> = DiskStore<C>;
-
-/// Counters in Redis or Valkey, see [`LimiterBuilder::connect`].
-#[cfg(feature = "redis")]
-pub type RedisCounters = Resilient<Redis, TokioRuntime>;
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.
@@ -257,7 +255,7 @@ impl<C: Clock + 'static> LimiterBuilder<C> {
         let memory_cap = self.memory_cap.unwrap_or(DEFAULT_CAP);
         let settings = ResilienceSettings { memory_cap, ..ResilienceSettings::default() };
         let store = resilient(redis, TokioRuntime::new()?, settings, on_event);
-        let limiter = self.finish(Capabilities::SHARED, |_, _| Ok(store))?;
+        let limiter = self.finish(Capabilities::SHARED, |_, _| Ok(RedisCounters(store)))?;
         // A node that starts decides by its share until it knows the others.
         let _exact_or_late = tokio::time::timeout(CONNECT_TIMEOUT, reached.notified()).await;
         Ok(limiter)

@@ -175,7 +175,7 @@ impl<S: Store> Limiter<S> {
         }
         let step = match (&pending.actual, settlement) {
             (Some(_), settlement) => settlement.step(),
-            (None, Settlement::Done) => ReservationStep::Returned,
+            (None, Settlement::Done) => ReservationStep::Refunded,
             (None, _) => return, // settled on another node
         };
         self.notify_observers(&Event::Reservation(step));

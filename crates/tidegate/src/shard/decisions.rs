@@ -181,12 +181,14 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// What `charge` would return.
     pub(crate) async fn peek(self: &Arc<Self>, until: Nanos, set: &ChargeSet<'_>) -> Outcome {
         if !self.bypasses_store(set) {
+            let sent = self.sent_now();
             let (until, budget) = (self.deadline_of(until, &[set]), self.settings.budget);
-            if let Ok(outcome) = self.call(until, budget, |store| store.peek(set)).await {
-                return outcome;
-            }
-            if self.state() == ShardState::Exact {
-                return self.decide_by_newest(set, ChargeIntent::Peek).0;
+            match self.call(until, budget, |store| store.peek(set)).await {
+                Ok(outcome) if self.lacks_nothing(set, &outcome, sent) => return outcome,
+                Err(_) if self.state() == ShardState::Exact => {
+                    return self.decide_by_newest(set, ChargeIntent::Peek).0;
+                }
+                Ok(_) | Err(_) => {}
             }
         }
         self.decide_by_share(set, ChargeIntent::Peek)

@@ -19,9 +19,10 @@
 //! - `node` is what all shards of a node share, because counters move between them. `node/local_admissions` is what
 //!   survives a restart.
 //!
-//! The breaker, the recovery state, the late ledger, the write-back queue, the mirror and the permits are pure state
-//! machines: events go in, effects come out, time is injected. None knows which store is behind it. Time, tasks and
-//! randomness come from a [`Runtime`](crate::runtime::Runtime), so the simulator runs this very code.
+//! The breaker, the recovery state and the late ledger are pure state machines: events go in, effects come out, time is
+//! injected. The write-back queue, the mirror and the permits are shared tables with locks of their own; time is injected
+//! into them, too. None knows which store is behind it. Time, tasks and randomness come from a
+//! [`Runtime`](crate::runtime::Runtime), so the simulator runs this very code.
 
 pub(crate) mod call;
 mod decisions;

@@ -5,8 +5,10 @@
 
 use smallvec::SmallVec;
 use tidegate_core::store::{Charge, ChargeSet, LimitReading, Outcome, Refund, Reserve, Settle, Used};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
+use crate::runtime::mix;
 use crate::shard::call::LATE_REPLY_TIMEOUT;
 
 /// One per charge of a set, in order.
@@ -37,6 +39,24 @@ pub(crate) fn settle_as_unused<'a>(id: u128, ttl: Nanos, mut set: ChargeSet<'a>,
         used: Used::Known(set.charges.iter().map(|_| 0).collect()),
         set,
     }
+}
+
+/// The id of the refund of one subject's charges. Charges of one id may be in several shards, in the same shares, and
+/// in fewer limits the next time: the id of each part must depend on nothing but its subject.
+pub(crate) fn id_of_part(id: u128, subject: Fingerprint) -> u128 {
+    let bits = subject.bits();
+    let [low, high] = [bits as u64, (bits >> 64) as u64].map(mix);
+    id ^ (u128::from(low) << 64 | u128::from(high))
+}
+
+/// The part of a settlement that concerns some of its charges.
+pub(crate) fn part_of<'a>(settle: &Settle<'a>, charges: &[usize]) -> Settle<'a> {
+    let used = match &settle.used {
+        Used::Known(used) => Used::Known(charges.iter().filter_map(|i| used.get(*i).copied()).collect()),
+        Used::Unknown => Used::Unknown,
+    };
+    let set = settle.set.subset(charges.iter().map(|i| settle.set.charges[*i].clone()));
+    Settle { set, used, ..*settle }
 }
 
 fn retain_charged(set: &mut ChargeSet<'_>, outcome: &Outcome) {

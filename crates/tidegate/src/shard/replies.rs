@@ -48,21 +48,29 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     }
 
     /// Whether the reply to a charge, which was sent while the store was trusted, is from a store that has lost nothing.
-    /// If so, records it in the mirror. Another reply may have revealed a loss since: a restore that is still to come
-    /// would absorb this charge.
+    /// If so, records it in the mirror.
     pub(crate) fn trusts_reply(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
+        let trusted = self.lacks_nothing(set, outcome, sent);
+        if trusted {
+            for (i, charge) in set.charges.iter().enumerate() {
+                self.record_counter(charge, i, outcome, sent.at);
+            }
+        }
+        trusted
+    }
+
+    /// Whether a reply, to a request that was sent while the store was trusted, is from a store that has lost nothing.
+    /// Another reply may have revealed a loss since: a restore that is still to come would absorb a charge.
+    pub(crate) fn lacks_nothing(self: &Arc<Self>, set: &ChargeSet<'_>, outcome: &Outcome, sent: RequestStamp) -> bool {
         if !self.is_trusted() || self.epoch_changed(sent) {
             return false;
         }
         let mut seen = set.charges.iter().zip(&outcome.snapshots);
-        if seen.any(|(charge, seen)| self.is_record_lost(charge, seen, outcome.at)) {
+        let is_lost = seen.any(|(charge, seen)| self.is_record_lost(charge, seen, outcome.at));
+        if is_lost {
             self.mark_lost();
-            return false;
         }
-        for (i, charge) in set.charges.iter().enumerate() {
-            self.record_counter(charge, i, outcome, sent.at);
-        }
-        true
+        !is_lost
     }
 
     /// Whether the store has lost the record of a counter that the mirror holds.

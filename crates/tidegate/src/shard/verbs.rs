@@ -15,7 +15,7 @@ use crate::runtime::Runtime;
 use crate::shard::call::{BACKGROUND_TIMEOUT, LATE_REPLY_TIMEOUT, untrusted};
 use crate::shard::decisions::was_sent;
 use crate::shard::node::local_fallback::permit_share;
-use crate::shard::refund::ChargeKind;
+use crate::shard::refund::{ChargeKind, id_of_part, part_of};
 use crate::shard::shared_shard::SharedShard;
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
@@ -158,19 +158,23 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         Ok(())
     }
 
-    /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be
-    /// sent again.
+    /// Settles what this node holds of a reservation here, and the rest in the store. Only the store can settle what it
+    /// holds: while it cannot be called this is an error, and may be sent again.
     pub(crate) async fn settle(self: &Arc<Self>, settle: &Settle<'_>) -> StoreResult<Settled> {
-        let reserved = &self.node_state.reservations;
-        if reserved.is_settled(settle) {
-            return Ok(Settled::Already);
+        let found = self.node_state.reservations.settle(settle, self.store_time());
+        let (here, in_store): (Vec<usize>, Vec<usize>) = (0..found.len()).partition(|i| found[*i].is_some());
+        let (here, in_store) = (part_of(settle, &here), part_of(settle, &in_store));
+        let found: Vec<ReservationState> = found.into_iter().flatten().collect();
+        self.correct_estimate(&here, &found).await?;
+        let settled_here = here.outcome(&found, self.store_time());
+        if in_store.set.charges.is_empty() {
+            return Ok(settled_here);
         }
-        let found = reserved.settle(settle, self.store_time());
-        if found.iter().all(|reservation| *reservation == ReservationState::Unknown) {
-            return self.follow_up(&settle.set, |store| store.settle(settle)).await;
-        }
-        self.correct_estimate(settle, &found).await?;
-        Ok(settle.outcome(&found, self.store_time()))
+        let settled_in_store = self.follow_up(&in_store.set, |store| store.settle(&in_store)).await?;
+        Ok(match settled_here {
+            Settled::Done | Settled::Late => settled_here,
+            Settled::Already | Settled::Lapsed => settled_in_store,
+        })
     }
 
     /// Corrects a reservation that was admitted without the store: locally while the store does not count it, at the
@@ -181,11 +185,11 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             self.force(&more).await?;
         }
         let set = settle.refunds(found);
-        if set.charges.is_empty() {
+        let Some(first) = set.charges.first() else {
             return Ok(());
-        }
+        };
         let refund = Refund {
-            id: settle.id,
+            id: id_of_part(settle.id, first.subject),
             charged_at: settle.refunds_charged_at(found),
             expires_at: self.store_time().plus(LATE_REPLY_TIMEOUT),
             set,

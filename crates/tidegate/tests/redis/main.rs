@@ -18,6 +18,7 @@ mod leases;
 mod lenient;
 mod permits;
 mod primary_fence;
+mod receipts;
 mod reconnect;
 mod reply_mismatch;
 mod reservations;

@@ -138,8 +138,8 @@ fn an_estimate_is_refunded_once_and_settled_once() {
     assert_eq!(fixture.settle(1, 1, START, Used::Unknown), ReservationState::Open(START));
     assert_eq!(fixture.settle(1, 1, START, Used::Unknown), ReservationState::Unknown);
     assert_eq!(fixture.take_expired(1, at(10)), 1, "only the third");
-    assert_eq!(fixture.settle(1, 1, START, known()), ReservationState::Returned);
-    assert_eq!(fixture.settle(1, 2, START, known()), ReservationState::Returned);
+    assert_eq!(fixture.settle(1, 1, START, known()), ReservationState::Refunded);
+    assert_eq!(fixture.settle(1, 2, START, known()), ReservationState::Refunded);
     assert!(fixture.ledger.is_empty());
 }
 

@@ -15,8 +15,10 @@ pub(crate) struct LocalReservations {
 
 struct LocalReservationTable {
     ledger: ReservationLedger,
-    /// Reservations that were settled here, and until when a client may settle them again.
-    settled: HashMap<u128, Nanos>,
+    /// Charges that have nothing left to settle here, and until when a client may settle their reservation again: they
+    /// were settled here, or not charged. By counter and id of the reservation, because the other charges of a
+    /// reservation may be in the store, or in another shard.
+    settled: HashMap<(u128, u128), Nanos>,
 }
 
 impl LocalReservations {
@@ -26,9 +28,16 @@ impl LocalReservations {
     }
 
     pub(crate) fn insert(&self, reserve: &Reserve<'_>, outcome: &Outcome) {
-        let ledger = &mut self.state.lock().ledger;
-        if ledger.make_room(reserve, outcome.at).is_ok() {
-            ledger.record_all(reserve, outcome);
+        let mut state = self.state.lock();
+        if state.ledger.make_room(reserve, outcome.at).is_err() {
+            return;
+        }
+        state.ledger.record_all(reserve, outcome);
+        let settle_deadline = outcome.at.plus(reserve.ttl).plus(reserve.ttl);
+        for (charge, reading) in reserve.set.charges.iter().zip(&outcome.readings) {
+            if !reading.verdict.allows() {
+                state.record_settled((charge.counter(), reserve.id), settle_deadline, self.max, outcome.at);
+            }
         }
     }
 
@@ -45,31 +54,33 @@ impl LocalReservations {
         self.state.lock().ledger.close(settle)
     }
 
-    /// As `close`, for a client: remembers that the reservation is settled, because the client may send the settle
-    /// again.
-    pub(crate) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<ReservationState> {
+    /// As `close`, for a client, with `None` for the charges that only the store may hold. Remembers what is settled
+    /// here, because the client may send the settle again. The store may hold the same charges, because its reply was
+    /// lost: settled there as well, they would be charged twice.
+    pub(crate) fn settle(&self, settle: &Settle<'_>, now: Nanos) -> Vec<Option<ReservationState>> {
         let mut state = self.state.lock();
         let found = state.ledger.close(settle);
-        if settle.used != Used::Unknown && found.iter().any(|reservation| *reservation != ReservationState::Unknown) {
-            state.record_settled(settle, self.max, now);
-        }
-        found
-    }
-
-    /// Whether it was settled here. The store may hold the same reservation, because its reply was lost: settled there
-    /// as well, it would be charged twice.
-    pub(crate) fn is_settled(&self, settle: &Settle<'_>) -> bool {
-        self.state.lock().settled.contains_key(&settle.id)
+        let charges = settle.set.charges.iter().zip(found).map(|(charge, found)| {
+            let key = (charge.counter(), settle.id);
+            if found == ReservationState::Unknown {
+                return state.settled.contains_key(&key).then_some(found);
+            }
+            if settle.used != Used::Unknown {
+                state.record_settled(key, settle.settle_deadline(), self.max, now);
+            }
+            Some(found)
+        });
+        charges.collect()
     }
 }
 
 impl LocalReservationTable {
-    fn record_settled(&mut self, settle: &Settle<'_>, max: usize, now: Nanos) {
+    fn record_settled(&mut self, key: (u128, u128), until: Nanos, max: usize, now: Nanos) {
         if self.settled.len() >= max {
             self.settled.retain(|_, until| *until > now);
         }
         if self.settled.len() < max {
-            self.settled.insert(settle.id, settle.settle_deadline());
+            self.settled.insert(key, until);
         }
     }
 }

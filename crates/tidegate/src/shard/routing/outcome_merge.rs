@@ -39,7 +39,7 @@ impl OutcomeMerge {
         }
     }
 
-    /// Adds the outcome of a step. The source of the request is the least exact of all steps, and its time the
+    /// Adds the outcome of a step. The source of the request is that of the last step that is not exact. Its time is the
     /// earliest: a refund as of a later time would refund units that have drained.
     pub(crate) fn add(&mut self, group: &ChargeGroup<'_>, outcome: &Outcome) {
         self.set_readings(group, &outcome.readings);

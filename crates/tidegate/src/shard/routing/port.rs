@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 
+use smallvec::SmallVec;
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult, Used,
+    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult,
 };
-use tidegate_core::subject::Fingerprint;
 
-use crate::runtime::{Runtime, join_all, mix};
-use crate::shard::refund::ChargeKind;
-use crate::shard::routing::groups::{ChargeGroup, by_location};
+use crate::runtime::{Runtime, join_all};
+use crate::shard::refund::{ChargeKind, id_of_part, part_of};
+use crate::shard::routing::groups::by_location;
 use crate::shard::routing::outcome_merge::OutcomeMerge;
 use crate::shard::routing::{ShardedStore, subjects};
 
@@ -59,17 +59,22 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
         Ok(self.0.peek(set).await)
     }
 
-    /// Each location refunds its own charges, under its own id, so that a repeated refund is recognised everywhere. The
-    /// result is that of one location, see `one_result`.
+    /// Refunds the charges of each subject by themselves, under an id that depends on nothing else: the store remembers a
+    /// refund beside its subject, and a repeated refund must be recognised although some of its limits have changed
+    /// since and are left out. The result is that of one subject, see `one_result`.
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
-        let (locations, indices) = self.0.locate_all(subjects(&refund.set));
-        if let [only] = locations.as_slice() {
-            return only.shard.refund(refund).await;
+        let mut by_subject: SmallVec<[ChargeSet<'_>; 2]> = SmallVec::new();
+        for charge in &refund.set.charges {
+            let same = |set: &&mut ChargeSet<'_>| set.charges[0].subject == charge.subject;
+            match by_subject.iter_mut().find(same) {
+                Some(set) => set.charges.push(charge.clone()),
+                None => by_subject.push(refund.set.subset([charge.clone()])),
+            }
         }
-        let groups = by_location(&refund.set, &indices);
-        let refunding = groups.iter().map(async |group| {
-            let own = Refund { id: refund.id ^ group_id(group), set: group.set.clone(), ..*refund };
-            locations[group.location].shard.refund(&own).await
+        let refunding = by_subject.into_iter().map(async |set| {
+            let subject = set.charges[0].subject;
+            let own = Refund { id: id_of_part(refund.id, subject), set, ..*refund };
+            self.0.locate(subject).shard.refund(&own).await
         });
         let done = join_all(refunding).await.into_iter();
         let done: Vec<Refunded> = done.collect::<StoreResult<_>>()?;
@@ -150,14 +155,7 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
         }
         let groups = by_location(&settle.set, &indices);
         let settling = groups.iter().map(async |group| {
-            let used = match &settle.used {
-                Used::Known(used) => {
-                    let own = group.indices.iter().filter_map(|i| used.get(*i).copied());
-                    Used::Known(own.collect())
-                }
-                Used::Unknown => Used::Unknown,
-            };
-            let own = Settle { set: group.set.clone(), used, ..*settle };
+            let own = part_of(settle, &group.indices);
             locations[group.location].shard.settle(&own).await
         });
         let done = join_all(settling).await.into_iter();
@@ -166,21 +164,12 @@ impl<P: Shards + 'static, R: Runtime> Reservations for ShardedStore<P, R> {
     }
 }
 
-/// The result of a verb that each location does once, from one result per location: that of the first location that has
-/// not lapsed. Locations are in the order of the charges, the same on every node. So when several nodes send one id at
-/// the same moment, one location decides which of them was first, and only that one gets `Done`.
+/// The result of a verb that each part of a set does once, from one result per part: that of the first part that has not
+/// lapsed. Parts are in the order of the charges, the same on every node. So when several nodes send one id at the same
+/// moment, one part decides which of them was first, and only that one gets `Done`.
 fn one_result<T: Copy + PartialEq>(results: &[T], lapsed: &T) -> T {
     let first = results.iter().find(|result| *result != lapsed);
     *first.unwrap_or(lapsed)
-}
-
-/// Distinguishes the refund of one location from those of the others. Derived from a subject, because a location may be
-/// in another shard the next time, but a subject stays in its hash slot.
-fn group_id(group: &ChargeGroup<'_>) -> u128 {
-    let subject = group.set.charges.first().map(|charge| charge.subject);
-    let bits = subject.map_or(0, Fingerprint::bits);
-    let halves = [bits as u64, (bits >> 64) as u64].map(mix);
-    u128::from(halves[0]) << 64 | u128::from(halves[1])
 }
 
 #[cfg(test)]

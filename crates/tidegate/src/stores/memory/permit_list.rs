@@ -12,7 +12,7 @@ const MANY: usize = 32;
 
 /// A permit and its expiry.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeldPermit {
+pub(super) struct ListedPermit {
     holder: u128,
     until: Nanos,
 }
@@ -20,7 +20,7 @@ pub(super) struct HeldPermit {
 /// Permits of one rule and subject.
 #[derive(Debug, Default)]
 pub(super) struct PermitList {
-    few: SmallVec<[HeldPermit; 1]>,
+    few: SmallVec<[ListedPermit; 1]>,
     /// Replaces `few`, which is then empty.
     many: Option<Box<PermitSet<()>>>,
     /// Until when permits of this subject may be only counted, because this list could not grow.
@@ -101,7 +101,7 @@ impl PermitList {
         if self.few.len() == self.few.capacity() {
             self.few.grow(grown(self.few.capacity()));
         }
-        self.few.push(HeldPermit { holder, until });
+        self.few.push(ListedPermit { holder, until });
     }
 
     pub(super) fn remove(&mut self, holder: u128) {
@@ -120,7 +120,7 @@ fn grown(room: usize) -> usize {
 
 /// Including the allocator's header.
 fn heap_bytes(room: usize) -> u64 {
-    (room * size_of::<HeldPermit>()) as u64 + 16
+    (room * size_of::<ListedPermit>()) as u64 + 16
 }
 
 fn set_bytes(permits: usize) -> u64 {

@@ -68,6 +68,8 @@ impl Counters for RedisStore {
         Ok(decide(&mut replay, ChargeIntent::Peek))
     }
 
+    /// The id is remembered beside the first subject: a caller that repeats a refund without some of its charges must
+    /// send those of each subject by themselves.
     async fn refund(&self, refund: &Refund<'_>) -> StoreResult<Refunded> {
         let script = scripts::REFUND;
         let Some(first) = refund.set.charges.first() else {
