@@ -1,8 +1,9 @@
 //! The attributes of a described request for native rules.
 //!
-//! The entries of all descriptors form one set. If a name occurs twice, the first value counts. `remote_address` is the
-//! client's address and `api_key` its key, as on the other edges. Credentials of another scheme than `Bearer` are no key.
-//! [`client_identity`] finds requests with several keys, or with an address that cannot be read.
+//! The entries of all descriptors form one set. If a name occurs twice, the first value counts that is not empty.
+//! `remote_address` is the client's address and `api_key` its key, as on the other edges. Credentials of another scheme
+//! than `Bearer` are no key. [`client_identity`] finds requests with several keys, or with an address that cannot be
+//! read.
 
 use tidegate::identity::ip;
 use tidegate::identity::keys::{KeyTextError, find_key};
@@ -123,6 +124,14 @@ mod tests {
         assert_eq!(request.api_key, Some(digest_key("k1")));
         assert_eq!(request.max_delay, Some(Nanos::ZERO));
         assert_eq!(request.edge, Edge::Envoy);
+    }
+
+    /// Both were sent, and the request had neither the limit of the user nor that of a guest.
+    #[test]
+    fn an_empty_value_does_not_hide_another() {
+        let described = described(&[&[("user", ""), ("domain", "")], &[("user", "ada")]]);
+        let request = request(&described);
+        assert_eq!((request.text("user"), request.text("domain")), (Some("ada"), Some("shop")));
     }
 
     #[test]
