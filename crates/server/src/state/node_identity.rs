@@ -104,14 +104,24 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
-/// Writes what this node has admitted without the store, when it ends.
+/// Writes what this node has admitted without the store, when it ends. Waits for the write of [`persist_pending`].
 pub(crate) fn write_pending(limiter: &ServerLimiter, file: &LocalAdmissionsFile) {
-    if let Some(shared) = limiter.store().shared()
-        && let Err(error) = file.write(&shared.store.local_admissions())
-    {
+    if let (_, Err(error)) = write_current(limiter, file) {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be written");
     }
+}
+
+/// Writes what this node has admitted without the store. Returns the number of lines, too.
+fn write_current(limiter: &ServerLimiter, file: &LocalAdmissionsFile) -> (usize, io::Result<()>) {
+    let Some(shared) = limiter.store().shared() else { return (0, Ok(())) };
+    let mut lines = 0;
+    let result = file.write(|| {
+        let admissions = shared.store.local_admissions();
+        lines = admissions.units.len() + admissions.permits.len();
+        admissions
+    });
+    (lines, result)
 }
 
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
@@ -127,11 +137,12 @@ async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsF
         // Read before the list, so that a later change is written next time.
         let changes = shared.store.admission_changes();
         if written != Some(changes) {
-            let (writing, admissions) = (Arc::clone(&file), shared.store.local_admissions());
-            let lines = u32::try_from(admissions.units.len() + admissions.permits.len()).unwrap_or(u32::MAX);
-            interval = PENDING_WRITE_INTERVAL.max(PENDING_WRITE_INTERVAL_PER_LINE.saturating_mul(lines));
-            let write = tokio::task::spawn_blocking(move || writing.write(&admissions));
-            match write.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            let (writing, writer) = (Arc::clone(&file), Arc::clone(&limiter));
+            let write = tokio::task::spawn_blocking(move || write_current(&writer, &writing));
+            let (lines, result) = write.await.unwrap_or_else(|error| (0, Err(io::Error::other(error))));
+            let lines = u32::try_from(lines).unwrap_or(u32::MAX);
+            interval = interval.max(PENDING_WRITE_INTERVAL_PER_LINE.saturating_mul(lines));
+            match result {
                 Ok(()) => written = Some(changes),
                 Err(error) => {
                     if let Some(attempts) = failed.count() {
