@@ -229,7 +229,8 @@ impl Decider {
         if options.receipt { self.receipt(decision) } else { None }
     }
 
-    /// Decides one request of Envoy. `request` is its native form and `request_for_log` the same once more, for the log.
+    /// Decides one request of Envoy. `view` is a [`Decider::configured_view`], `request` the native form, and
+    /// `request_for_log` the same once more, for the log.
     pub(crate) async fn check_described<'v, 'a>(
         &self,
         view: &'v DeciderView<'_>,
@@ -239,7 +240,6 @@ impl Decider {
         request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<CheckedDescriptors<'v>, DecideError> {
         let edge = request.edge;
-        self.require_config(edge)?;
         let started = Instant::now();
         let response = match identity {
             ClientIdentity::Clear => view.check_described(request, described, options).await,
@@ -388,6 +388,13 @@ impl Decider {
     /// The limiter under the rules of this moment.
     pub(crate) fn view(&self) -> DeciderView<'_> {
         self.limiter.view()
+    }
+
+    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded. This is
+    /// checked first: a view from before the load has the empty policy of the start, which allows everything.
+    pub(crate) fn configured_view(&self, edge: Edge) -> Result<DeciderView<'_>, DecideError> {
+        self.require_config(edge)?;
+        Ok(self.view())
     }
 
     /// The rules in force.

@@ -8,6 +8,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
+use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
 use super::error::EnvoyError;
@@ -43,7 +44,7 @@ pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
 
 async fn decide(edge: &EnvoyEdge, body: &[u8]) -> EnvoyResult<Vec<u8>> {
     let value: Value = serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
-    let view = edge.decider.view();
+    let view = edge.decider.configured_view(Edge::Envoy)?;
     let envoy_request = parse_request(&value)?;
     edge.decide(&view, &envoy_request, CallerDeadline::unbounded(), response::to_json).await
 }

@@ -128,7 +128,7 @@ impl EnvoyEdge {
     }
 
     async fn decide_message(&self, wait: CallerDeadline, body: &[u8]) -> EnvoyResult<Vec<u8>> {
-        let view = self.decider.view();
+        let view = self.decider.configured_view(Edge::Envoy)?;
         let envoy_request = wire::parse_request(frame::message(body)?)?;
         self.decide(&view, &envoy_request, wait, |response| {
             let mut out = frame::message_buffer(USUAL_RESPONSE_BYTES);
