@@ -8,7 +8,7 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
-use crate::config::envoy_options::DEFAULT_WAIT;
+use crate::config::envoy_options::{DEFAULT_WAIT, MAX_DESCRIPTORS};
 use crate::config::{ConnectionAge, EnvoyOptions, ListenAddress, ListenerTlsFiles, StoreChoice};
 
 /// The minimum with which the store is useful.
@@ -25,6 +25,7 @@ impl SettingsLayer {
         self.check_zeros()?;
         let admin_hosts = parse_names("--admin-host", self.admin_host.as_deref())?;
         self.check_listeners()?;
+        let envoy = self.envoy_options()?;
         let store = StoreChoice::from_url(self.store.clone())?;
         self.check_shared(&store)?;
         let memory_cap = self.memory_cap.unwrap_or(ByteSize(512 << 20));
@@ -59,13 +60,7 @@ impl SettingsLayer {
             grpc: self.grpc.unwrap_or_else(|| loopback(8081)),
             grpc_age: connection_age(self.grpc_max_age, self.grpc_max_age_grace),
             grpc_tls,
-            envoy: EnvoyOptions {
-                headers: self.envoy_headers.unwrap_or_default().limit_headers(),
-                dynamic_metadata: self.envoy_metadata.unwrap_or(false),
-                // A budget in the settings applies to calls without a deadline, too.
-                default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
-                ..EnvoyOptions::default()
-            },
+            envoy,
             resp,
             resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
@@ -134,6 +129,23 @@ impl SettingsLayer {
             Some(path) => Err(ConfigError::InvalidPath { flag: "--metrics-path", found: path.clone() }),
             None => Ok(()),
         }
+    }
+
+    fn envoy_options(&self) -> Result<EnvoyOptions, ConfigError> {
+        let defaults = EnvoyOptions::default();
+        let max_descriptors = self.grpc_max_descriptors.unwrap_or(defaults.max_descriptors);
+        if !(1..=MAX_DESCRIPTORS).contains(&max_descriptors) {
+            let (flag, max) = ("--grpc-max-descriptors", MAX_DESCRIPTORS);
+            return Err(ConfigError::OutOfRange { flag, found: max_descriptors, max });
+        }
+        Ok(EnvoyOptions {
+            max_descriptors,
+            headers: self.envoy_headers.unwrap_or_default().limit_headers(),
+            dynamic_metadata: self.envoy_metadata.unwrap_or(false),
+            // A budget in the settings applies to calls without a deadline, too.
+            default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
+            ..defaults
+        })
     }
 
     /// The TLS files of the gRPC listener, if it has any.

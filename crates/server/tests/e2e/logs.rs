@@ -160,6 +160,26 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
     }
 }
 
+/// Envoy passes a request whose call is rejected, and nginx discards the reason of a 400. Nothing showed either.
+#[test]
+fn a_rejected_call_of_a_proxy_is_logged_with_its_reason() {
+    let server = TestServer::start(RULES);
+    let is_about = |edge: &'static str| {
+        move |line: &serde_json::Value| {
+            let message = line["message"].as_str().unwrap_or_default();
+            line["edge"] == edge && message.starts_with("requests rejected")
+        }
+    };
+    assert_eq!(server.post("/json", r#"{"domain": "shop"}"#).status, 400);
+    let line = server.wait_log(is_about("envoy"));
+    assert_eq!((&line["level"], &line["times"]), (&"WARN".into(), &1.into()), "{line}");
+    assert_eq!(line["reason"], "rate limit descriptor list must not be empty");
+    assert_eq!(server.client().request("GET", "/v1/auth", &[], "").status, 400);
+    let line = server.wait_log(is_about("auth"));
+    assert_eq!((&line["level"], &line["times"]), (&"WARN".into(), &1.into()), "{line}");
+    assert!(line["reason"].as_str().unwrap().starts_with("x-original-uri: missing"), "{line}");
+}
+
 /// `--log-subjects clear` wrote bearer tokens into the log.
 #[test]
 fn credentials_of_a_sub_request_are_not_in_the_log() {
