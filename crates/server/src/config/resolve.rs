@@ -172,6 +172,10 @@ impl SettingsLayer {
 /// The names that `flag` lists, without the blanks around commas. A name that no client can have is an error: it
 /// would lock out the client that it is meant for.
 fn parse_names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<String>, ConfigError> {
+    // It would not mean that no name is accepted: without names a client may have any.
+    if listed.is_some_and(<[String]>::is_empty) {
+        return Err(ConfigError::InvalidName { flag, found: "[]".to_owned() });
+    }
     let listed = listed.unwrap_or_default().iter();
     let name = |text: &String| {
         let name = text.trim();

@@ -200,7 +200,7 @@ fn blanks_around_names_are_ignored_and_an_invalid_name_is_an_error() {
         assert_eq!(settings.grpc_tls.unwrap().client_names, want);
     }
     assert_eq!(resolved("a.example").unwrap().admin_hosts, ["a.example"]);
-    for bad in ["['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']", "'a,,b'", "a, b c", "'a, *.b'"] {
+    for bad in ["[]", "['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']", "'a,,b'", "a, b c", "'a, *.b'"] {
         let wrong = resolved(bad).unwrap_err().to_string();
         assert!(wrong.contains("which is no name; write"), "{wrong}");
         let host = read_file(&format!("admin_host: {bad}\n")).unwrap().resolve();
