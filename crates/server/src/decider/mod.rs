@@ -286,12 +286,15 @@ impl Decider {
         let acquired = self.limiter.acquire_with_cancel(request, ttl.duration(), on_abandoned).await;
         self.metrics.record_duration(edge, started.elapsed());
         Ok(match acquired? {
-            Acquired::Open { permit, decision, limits } => AcquireOutcome::Open {
-                receipt: if receipt { self.receipt(&decision) } else { None },
-                token: self.limiter.seal(&permit),
-                decision,
-                limits,
-            },
+            Acquired::Open { permit, decision, limits } => {
+                self.log_denials(id, edge, (&decision, DenialScope::Shadow), request_for_log);
+                AcquireOutcome::Open {
+                    receipt: if receipt { self.receipt(&decision) } else { None },
+                    token: self.limiter.seal(&permit),
+                    decision,
+                    limits,
+                }
+            }
             Acquired::Denied(decision) => {
                 self.log_denials(id, edge, (&decision, DenialScope::All), request_for_log);
                 AcquireOutcome::Denied(decision)

@@ -160,6 +160,19 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
     }
 }
 
+/// Reservations and checks of the same rules were logged, and permits were not.
+#[test]
+fn a_shadow_denial_of_an_acquire_is_logged() {
+    let rules = "version: 1\nrules:\n  - { name: open, by: user, concurrent: 5 }\n  \
+                 - { name: trial, by: user, rate: 1/hour, algorithm: fixed-window, mode: shadow }\n";
+    let server = TestServer::start(rules);
+    let body = r#"{"attributes": {"user": "ada"}}"#;
+    assert_eq!(server.post("/v1/acquire", body).status, 200);
+    assert_eq!(server.post("/v1/acquire", body).status, 200);
+    let line = server.wait_log(|line| line["rule"] == "trial");
+    assert_eq!(line["message"], "would be denied, but the rule is in shadow mode");
+}
+
 /// Envoy passes a request whose call is rejected, and nginx discards the reason of a 400. Nothing showed either.
 #[test]
 fn a_rejected_call_of_a_proxy_is_logged_with_its_reason() {
