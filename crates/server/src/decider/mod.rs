@@ -20,13 +20,15 @@ use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
 use tidegate::observe::{Counter, Metrics};
 use tidegate::runtime::join_all;
 use tidegate::{
-    Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, LimiterView,
-    Reservation, Settlement, Ticket,
+    Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, KeyFamily,
+    LimiterView, Reservation, Settlement, Ticket,
 };
-use tidegate_core::store::{Refunded, SingleOutcomes, Source, StoreError};
+use tidegate_core::algorithms::{Figures, Retry, Verdict};
+use tidegate_core::store::{LimitReading, Refunded, SingleOutcome, SingleOutcomes, Source, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DescriptorResponse};
 use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
+use tidegate_rules::event::{Event, Observer};
 use tidegate_rules::request::{Edge, Request};
 use tidegate_rules::{RuleSet, may_have_case_mismatch};
 use tokio::runtime::Handle;
@@ -267,6 +269,23 @@ impl Decider {
                 Err(error) => log_store_error(error),
             }
         }
+    }
+
+    /// Denies a key whose limit has no room for any request. No counter is read. Returns whether the request is denied:
+    /// in shadow mode it is not.
+    pub(crate) fn deny_key(&self, edge: Edge, family: &KeyFamily) -> bool {
+        let figures = Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO };
+        let outcome = SingleOutcome {
+            admitted: self.limiter.is_shadow_only(),
+            reading: LimitReading { verdict: Verdict::Deny { retry: Retry::Never }, figures },
+            at: self.clock.now(),
+            source: Source::Exact,
+        };
+        self.metrics.on_event(&Event::Charged { edge, family: family.name(), outcome: &outcome });
+        if !outcome.admitted {
+            self.log_keyed_denial(edge, family.name(), &outcome);
+        }
+        !outcome.admitted
     }
 
     /// Acquires permits for one request.
