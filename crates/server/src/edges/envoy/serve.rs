@@ -105,8 +105,11 @@ impl EnvoyEdge {
 
     /// The statistics of the reference service, in the Prometheus text format. Empty unless they are enabled.
     pub(crate) fn expose_statistics(&self) -> String {
+        let Some(statistics) = &self.statistics else { return String::new() };
         let (loads, rejected) = (self.decider.rule_loads.get(), self.decider.metrics.reload.rejected.get());
-        self.statistics.as_ref().map_or_else(String::new, |statistics| statistics.expose(loads, rejected))
+        let rules = self.decider.rules();
+        statistics.prune(loads, |path| rules.rule(path).is_some());
+        statistics.expose(loads, rejected)
     }
 
     pub(super) fn count_response(&self, status: u16) {
