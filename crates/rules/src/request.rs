@@ -35,7 +35,7 @@ pub struct Request<'a> {
     pub api_key: Option<ApiKey<'a>>,
     /// SHA-256 of an unlisted key, where keys are listed. Only the allow and block lists read it.
     pub unlisted_key: Option<[u8; 32]>,
-    /// Every other attribute. Of a name given twice the first value counts. A request of [`Edge::Library`] may have
+    /// Every other attribute. Of a name given twice the first value counts that is not empty. A request of [`Edge::Library`] may have
     /// `ip` and `api_key` here too: the limiter reads them as edges do.
     pub attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
     /// The cost for rules without a unit; one if absent.
@@ -106,8 +106,8 @@ impl<'a> Request<'a> {
     /// The text of an attribute that is neither `ip` nor `api_key`. An empty text counts as absent, for every purpose:
     /// were it present to `match` alone, a client could send one and have neither the rule for users nor that for guests.
     pub fn text(&self, name: &str) -> Option<&str> {
-        let found = self.attributes.iter().find(|(known, _)| known == name);
-        found.map(|(_, value)| value.as_ref()).filter(|text| !text.is_empty())
+        let mut present = self.attributes.iter().filter(|(_, value)| !value.is_empty());
+        present.find(|(known, _)| known == name).map(|(_, value)| value.as_ref())
     }
 
     /// Its priority, by the attribute `priority`.
@@ -202,6 +202,12 @@ mod tests {
         check("host", "API.Example.com:8443", "api.example.com");
         check("host", "example.com.", "example.com");
         check("host", "2001:db8::1", "[2001:db8::1]");
+    }
+
+    #[test]
+    fn the_first_value_counts_that_is_not_empty() {
+        let request = Request::default().with("user", "").with("user", "ada").with("user", "eve");
+        assert_eq!((request.text("user"), request.text("team")), (Some("ada"), None));
     }
 
     #[test]

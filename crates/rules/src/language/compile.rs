@@ -163,8 +163,13 @@ fn compile_files(
     replaces::resolve(&mut rules, &replaces, &by_name, errors);
     let used = rules.iter().filter_map(|rule| rule.unit.as_deref());
     let units = used.map(Box::from).chain(declared.units.iter().cloned());
+    let has_lists = !allow.entries.is_empty() || !block.entries.is_empty();
+    let uses = |name: &str| rules.iter().any(|rule| rule.attribute_names().any(|used| used == name));
+    let has_tiers = rules.iter().any(|rule| !rule.tiers.is_empty());
     RuleSet {
         units: units.collect(),
+        uses_ip: has_lists || uses("ip"),
+        uses_api_key: has_lists || uses("api_key") || has_tiers,
         declared,
         warnings: Vec::new(),
         has_timezone,

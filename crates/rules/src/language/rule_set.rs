@@ -44,6 +44,10 @@ pub struct RuleSet {
     pub(crate) has_timezone: bool,
     /// Whether any rule delays before it denies.
     pub(crate) has_soft_limits: bool,
+    /// Whether the client's address decides.
+    pub(crate) uses_ip: bool,
+    /// Whether the client's key decides.
+    pub(crate) uses_api_key: bool,
     /// The name of the first file, for warnings about the rules as a whole.
     pub(crate) source: std::sync::Arc<str>,
 }
@@ -142,6 +146,17 @@ impl RuleSet {
     /// Whether a list has any entry.
     pub fn has_access_lists(&self) -> bool {
         !self.allow.entries.is_empty() || !self.block.entries.is_empty()
+    }
+
+    /// Whether the client's address decides: a rule matches or counts by it, or a list has an entry. Takes no time.
+    pub fn uses_ip(&self) -> bool {
+        self.uses_ip
+    }
+
+    /// Whether the client's key decides: a rule matches or counts by it or has rates for its tier, or a list has an
+    /// entry. Takes no time.
+    pub fn uses_api_key(&self) -> bool {
+        self.uses_api_key
     }
 
     /// The decision of the lists about `request` at `now`. The allow list wins.

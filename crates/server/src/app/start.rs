@@ -103,14 +103,15 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     {
         shared.return_leases().await;
     }
-    if let Some(file) = pending {
-        write_pending(&decider.limiter, &file);
-    }
     decider.log_missed_denials();
     if outcome != ShutdownOutcome::Forced {
         // Settlements that the store does not have yet. A longer wait would delay the end of the process.
         let retries = decider.limiter.retry_settlements();
         let _done_or_left = tokio::time::timeout(FINAL_SETTLEMENT_TIMEOUT, retries).await;
+    }
+    // Last, because settlements without a reply become pending charges.
+    if let Some(file) = pending {
+        write_pending(&decider.limiter, &file);
     }
     match outcome {
         ShutdownOutcome::Clean => info!("everything finished"),

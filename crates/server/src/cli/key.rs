@@ -6,8 +6,10 @@ use tidegate::identity::keys::{RawApiKey, hash_line};
 
 use super::{CommandResult, Exit, KeyCommand, fails, print_line};
 
-/// Longer than any key. Input that is piped in by mistake is not read to its end.
-const MAX_KEY_BYTES: u64 = 4096;
+/// Maximum length of a key: that of every value of a request. Longer input, piped in by mistake, is not read to its end.
+const MAX_KEY_BYTES: usize = 4096;
+/// The bytes of a line end, which is not part of the key.
+const LINE_END_BYTES: usize = 2;
 
 pub(super) fn run(command: KeyCommand) -> CommandResult {
     match command {
@@ -19,9 +21,13 @@ pub(super) fn run(command: KeyCommand) -> CommandResult {
         }
         KeyCommand::Hash(args) => {
             let mut key = String::new();
-            let read = std::io::stdin().take(MAX_KEY_BYTES).read_to_string(&mut key);
+            let longest = (MAX_KEY_BYTES + LINE_END_BYTES + 1) as u64;
+            let read = std::io::stdin().take(longest).read_to_string(&mut key);
             read.map_err(|error| (Exit::Failed, format!("cannot read the key: {error}")))?;
             let key = key.trim_end_matches(['\r', '\n']);
+            if key.len() > MAX_KEY_BYTES {
+                return Err((Exit::Usage, format!("a key has at most {MAX_KEY_BYTES} bytes")));
+            }
             print_line(hash_line(key, &args.tier, &args.name).map_err(fails(Exit::Usage))?);
         }
     }

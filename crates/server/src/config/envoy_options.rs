@@ -8,9 +8,16 @@ use tidegate_rules::envoy::DescriptorOptions;
 /// otherwise.
 pub(crate) const DEFAULT_WAIT: Duration = Duration::from_millis(15);
 
+/// How many descriptors a request may have by default: more than any usual route describes.
+const DEFAULT_MAX_DESCRIPTORS: usize = 16;
+/// How many descriptors the settings can allow a request.
+pub(super) const MAX_DESCRIPTORS: usize = 256;
+
 /// The options. The defaults are Tidegate's own.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct EnvoyOptions {
+    /// Maximum descriptors of a request.
+    pub(crate) max_descriptors: usize,
     /// How descriptors are decided.
     pub(crate) descriptor_options: DescriptorOptions,
     /// The headers that Envoy adds to its response.
@@ -24,6 +31,20 @@ pub(crate) struct EnvoyOptions {
     pub(crate) default_wait: Option<Duration>,
     /// Whether health requires a configuration with a domain.
     pub(crate) healthy_when_configured: bool,
+}
+
+impl Default for EnvoyOptions {
+    fn default() -> Self {
+        EnvoyOptions {
+            max_descriptors: DEFAULT_MAX_DESCRIPTORS,
+            descriptor_options: DescriptorOptions::default(),
+            headers: LimitHeaders::default(),
+            dynamic_metadata: false,
+            near_ratio: None,
+            default_wait: None,
+            healthy_when_configured: false,
+        }
+    }
 }
 
 /// Headers for the client.

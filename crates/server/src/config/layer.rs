@@ -110,6 +110,11 @@ settings! {
     #[serde(deserialize_with = "file_seconds")]
     grpc_max_age_grace: Duration,
 
+    /// Maximum descriptors of a request of Envoy, 1 to 256. A request with more gets an error, and Envoy lets it pass
+    /// unless it is configured otherwise [default: 16]
+    #[arg(long, env = "TIDEGATE_GRPC_MAX_DESCRIPTORS", value_name = "N")]
+    grpc_max_descriptors: usize,
+
     /// Certificate of `--grpc`, in PEM; the listener then accepts TLS only. Read again when it changes
     #[arg(long, env = "TIDEGATE_GRPC_CERT", value_name = "FILE")]
     grpc_cert: PathBuf,

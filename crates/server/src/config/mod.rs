@@ -155,6 +155,9 @@ pub(crate) enum ConfigError {
     /// Zero has no meaning for this setting.
     #[error("{flag} is 0, which has no meaning; write 1 or more, or leave it out")]
     ZeroSetting { flag: &'static str },
+    /// A number outside its range, which begins at 1.
+    #[error("{flag} is {found}; write 1 to {max}")]
+    OutOfRange { flag: &'static str, found: usize, max: usize },
     /// An entry of a list of names is not a name.
     #[error("{flag} has `{found}`, which is no name; write whole names with commas between them, and no `*`")]
     InvalidName { flag: &'static str, found: String },

@@ -8,7 +8,7 @@ use tidegate::resilience::ClockTolerance;
 use tidegate_core::units::Nanos;
 
 use super::{ByteSize, ConfigError, RulesSource, ServerSettings, SettingsLayer};
-use crate::config::envoy_options::DEFAULT_WAIT;
+use crate::config::envoy_options::{DEFAULT_WAIT, MAX_DESCRIPTORS};
 use crate::config::{ConnectionAge, EnvoyOptions, ListenAddress, ListenerTlsFiles, StoreChoice};
 
 /// The minimum with which the store is useful.
@@ -25,6 +25,7 @@ impl SettingsLayer {
         self.check_zeros()?;
         let admin_hosts = parse_names("--admin-host", self.admin_host.as_deref())?;
         self.check_listeners()?;
+        let envoy = self.envoy_options()?;
         let store = StoreChoice::from_url(self.store.clone())?;
         self.check_shared(&store)?;
         let memory_cap = self.memory_cap.unwrap_or(ByteSize(512 << 20));
@@ -59,13 +60,7 @@ impl SettingsLayer {
             grpc: self.grpc.unwrap_or_else(|| loopback(8081)),
             grpc_age: connection_age(self.grpc_max_age, self.grpc_max_age_grace),
             grpc_tls,
-            envoy: EnvoyOptions {
-                headers: self.envoy_headers.unwrap_or_default().limit_headers(),
-                dynamic_metadata: self.envoy_metadata.unwrap_or(false),
-                // A budget in the settings applies to calls without a deadline, too.
-                default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
-                ..EnvoyOptions::default()
-            },
+            envoy,
             resp,
             resp_password_file: self.resp_password_file,
             admin: self.admin.unwrap_or_else(|| loopback(8082)),
@@ -136,6 +131,23 @@ impl SettingsLayer {
         }
     }
 
+    fn envoy_options(&self) -> Result<EnvoyOptions, ConfigError> {
+        let defaults = EnvoyOptions::default();
+        let max_descriptors = self.grpc_max_descriptors.unwrap_or(defaults.max_descriptors);
+        if !(1..=MAX_DESCRIPTORS).contains(&max_descriptors) {
+            let (flag, max) = ("--grpc-max-descriptors", MAX_DESCRIPTORS);
+            return Err(ConfigError::OutOfRange { flag, found: max_descriptors, max });
+        }
+        Ok(EnvoyOptions {
+            max_descriptors,
+            headers: self.envoy_headers.unwrap_or_default().limit_headers(),
+            dynamic_metadata: self.envoy_metadata.unwrap_or(false),
+            // A budget in the settings applies to calls without a deadline, too.
+            default_wait: self.store_budget.is_none().then_some(DEFAULT_WAIT),
+            ..defaults
+        })
+    }
+
     /// The TLS files of the gRPC listener, if it has any.
     fn grpc_tls(&self) -> Result<Option<ListenerTlsFiles>, ConfigError> {
         let missing_half = |given, missing| Err(ConfigError::MissingSetting { given, missing });
@@ -160,6 +172,10 @@ impl SettingsLayer {
 /// The names that `flag` lists, without the blanks around commas. A name that no client can have is an error: it
 /// would lock out the client that it is meant for.
 fn parse_names(flag: &'static str, listed: Option<&[String]>) -> Result<Vec<String>, ConfigError> {
+    // It would not mean that no name is accepted: without names a client may have any.
+    if listed.is_some_and(<[String]>::is_empty) {
+        return Err(ConfigError::InvalidName { flag, found: "[]".to_owned() });
+    }
     let listed = listed.unwrap_or_default().iter();
     let name = |text: &String| {
         let name = text.trim();

@@ -79,6 +79,19 @@ fn an_age_of_zero_means_no_limit_and_the_maximum_does_not_overflow() {
     assert!(greatest.max * 300 > day && greatest.grace > day);
 }
 
+#[test]
+fn the_descriptors_of_a_request_are_at_most_256() {
+    let resolved = |file: &str| read_file(file).unwrap().resolve().map(|settings| settings.envoy.max_descriptors);
+    assert_eq!(resolved("").unwrap(), 16);
+    for within in [1, 256] {
+        assert_eq!(resolved(&format!("grpc_max_descriptors: {within}\n")).unwrap(), within);
+    }
+    for beyond in [0, 257] {
+        let error = resolved(&format!("grpc_max_descriptors: {beyond}\n")).unwrap_err().to_string();
+        assert_eq!(error, format!("--grpc-max-descriptors is {beyond}; write 1 to 256"));
+    }
+}
+
 /// A template with an empty variable: the store, a password or the rules were treated as not given.
 #[test]
 fn a_name_without_a_value_is_an_error() {
@@ -187,7 +200,7 @@ fn blanks_around_names_are_ignored_and_an_invalid_name_is_an_error() {
         assert_eq!(settings.grpc_tls.unwrap().client_names, want);
     }
     assert_eq!(resolved("a.example").unwrap().admin_hosts, ["a.example"]);
-    for bad in ["['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']", "'a,,b'", "a, b c", "'a, *.b'"] {
+    for bad in ["[]", "['']", "[a, ' ']", "['a b']", "['*.example']", "['a,b']", "'a,,b'", "a, b c", "'a, *.b'"] {
         let wrong = resolved(bad).unwrap_err().to_string();
         assert!(wrong.contains("which is no name; write"), "{wrong}");
         let host = read_file(&format!("admin_host: {bad}\n")).unwrap().resolve();

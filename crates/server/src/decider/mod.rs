@@ -20,13 +20,15 @@ use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
 use tidegate::observe::{Counter, Metrics};
 use tidegate::runtime::join_all;
 use tidegate::{
-    Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, LimiterView,
-    Reservation, Settlement, Ticket,
+    Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, KeyFamily,
+    LimiterView, Reservation, Settlement, Ticket,
 };
-use tidegate_core::store::{Refunded, SingleOutcomes, Source, StoreError};
+use tidegate_core::algorithms::{Figures, Retry, Verdict};
+use tidegate_core::store::{LimitReading, Refunded, SingleOutcome, SingleOutcomes, Source, StoreError};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DescriptorResponse};
 use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
+use tidegate_rules::event::{Event, Observer};
 use tidegate_rules::request::{Edge, Request};
 use tidegate_rules::{RuleSet, may_have_case_mismatch};
 use tokio::runtime::Handle;
@@ -229,7 +231,8 @@ impl Decider {
         if options.receipt { self.receipt(decision) } else { None }
     }
 
-    /// Decides one request of Envoy. `request` is its native form and `request_for_log` the same once more, for the log.
+    /// Decides one request of Envoy. `view` is a [`Decider::configured_view`], `request` the native form, and
+    /// `request_for_log` the same once more, for the log.
     pub(crate) async fn check_described<'v, 'a>(
         &self,
         view: &'v DeciderView<'_>,
@@ -239,7 +242,6 @@ impl Decider {
         request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<CheckedDescriptors<'v>, DecideError> {
         let edge = request.edge;
-        self.require_config(edge)?;
         let started = Instant::now();
         let response = match identity {
             ClientIdentity::Clear => view.check_described(request, described, options).await,
@@ -269,6 +271,23 @@ impl Decider {
         }
     }
 
+    /// Denies a key whose limit has no room for any request. No counter is read. Returns whether the request is denied:
+    /// in shadow mode it is not.
+    pub(crate) fn deny_key(&self, edge: Edge, family: &KeyFamily) -> bool {
+        let figures = Figures { remaining: 0, reset_after: Nanos::ZERO, more_after: Nanos::ZERO };
+        let outcome = SingleOutcome {
+            admitted: self.limiter.is_shadow_only(),
+            reading: LimitReading { verdict: Verdict::Deny { retry: Retry::Never }, figures },
+            at: self.clock.now(),
+            source: Source::Exact,
+        };
+        self.metrics.on_event(&Event::Charged { edge, family: family.name(), outcome: &outcome });
+        if !outcome.admitted {
+            self.log_keyed_denial(edge, family.name(), &outcome);
+        }
+        !outcome.admitted
+    }
+
     /// Acquires permits for one request.
     ///
     /// Cancel-safe: a caller that stops waiting leaves no permit acquired.
@@ -286,12 +305,15 @@ impl Decider {
         let acquired = self.limiter.acquire_with_cancel(request, ttl.duration(), on_abandoned).await;
         self.metrics.record_duration(edge, started.elapsed());
         Ok(match acquired? {
-            Acquired::Open { permit, decision, limits } => AcquireOutcome::Open {
-                receipt: if receipt { self.receipt(&decision) } else { None },
-                token: self.limiter.seal(&permit),
-                decision,
-                limits,
-            },
+            Acquired::Open { permit, decision, limits } => {
+                self.log_denials(id, edge, (&decision, DenialScope::Shadow), request_for_log);
+                AcquireOutcome::Open {
+                    receipt: if receipt { self.receipt(&decision) } else { None },
+                    token: self.limiter.seal(&permit),
+                    decision,
+                    limits,
+                }
+            }
             Acquired::Denied(decision) => {
                 self.log_denials(id, edge, (&decision, DenialScope::All), request_for_log);
                 AcquireOutcome::Denied(decision)
@@ -388,6 +410,13 @@ impl Decider {
     /// The limiter under the rules of this moment.
     pub(crate) fn view(&self) -> DeciderView<'_> {
         self.limiter.view()
+    }
+
+    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded. This is
+    /// checked first: a view from before the load has the empty policy of the start, which allows everything.
+    pub(crate) fn configured_view(&self, edge: Edge) -> Result<DeciderView<'_>, DecideError> {
+        self.require_config(edge)?;
+        Ok(self.view())
     }
 
     /// The rules in force.

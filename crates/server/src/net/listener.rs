@@ -384,8 +384,13 @@ fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let parent = path.parent().unwrap_or(Path::new(""));
     // A short name: the whole path of a socket has at most 107 bytes.
     let folder = parent.join(format!(".tg{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let hidden = folder.join("s");
+    // A killed process with the same id left it behind. It is created anew, because its mode is unknown.
+    if std::fs::symlink_metadata(&folder).is_ok_and(|found| found.is_dir()) {
+        let _ = std::fs::remove_file(&hidden);
+        let _ = std::fs::remove_dir(&folder);
+    }
+    std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
     let bound = UnixListener::bind(&hidden).and_then(|listener| {
         std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o600))?;
         std::fs::hard_link(&hidden, path)?;

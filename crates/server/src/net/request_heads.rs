@@ -49,8 +49,9 @@ impl HeadMemory {
             let text = name.as_str().len() + value.len();
             FIELD_OVERHEAD_BYTES + text
         });
-        let target = request.uri().path_and_query();
-        let bytes = target.map_or(0, |target| target.as_str().len()) + fields.sum::<usize>();
+        let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+        let host = request.uri().authority().map_or(0, |host| host.as_str().len());
+        let bytes = target + host + fields.sum::<usize>();
         let reservation = HeadReservation { heads: Arc::clone(this), bytes };
         if this.0.fetch_add(bytes, Relaxed) + bytes > MAX_CONNECTION_BYTES {
             return Err(HeadError::TooManyBytes);
@@ -110,6 +111,13 @@ mod tests {
         assert_eq!(error, HeadError::TooManyBytes);
         let (large, _) = reserved_until_error(30, &"x".repeat(1_000));
         assert!((20..40).contains(&large), "{large}");
+    }
+
+    #[test]
+    fn the_host_of_a_target_is_counted() {
+        let request = |host: &str| Request::builder().uri(format!("http://{host}/a?b")).body(()).unwrap();
+        let reserved = |host: &str| HeadMemory::reserve(&Arc::default(), &request(host)).unwrap().bytes();
+        assert_eq!(reserved(&"h".repeat(60_000)), reserved("h") + 59_999);
     }
 
     #[test]

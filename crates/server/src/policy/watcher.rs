@@ -40,7 +40,7 @@ const BUILT_IN_FILE: SourceFile<'_> = SourceFile { name: "built-in", text: BUILT
 pub(crate) struct PolicyWatcher {
     follower: Option<PolicyFollower>,
     control_plane: Option<XdsSubscription>,
-    status: Arc<Mutex<PolicyStatus>>,
+    status: Arc<PolicyStatus>,
     ignored_files: Arc<IgnoredFiles>,
 }
 
@@ -71,14 +71,22 @@ impl ReloadOutcome {
     }
 }
 
-/// Why the configuration of each source is not in force. None: it is.
+/// What is in force, and what is not.
 #[derive(Default, Debug)]
 struct PolicyStatus {
+    /// Locked for moments, because threads that serve requests read it. Locked after `logged_warnings`.
+    stale: Mutex<StaleReasons>,
+    /// The version whose warnings were logged last, with these warnings. Locked while a policy is linted, which can take
+    /// long, by threads that may block. So the last of them has the last policy.
+    logged_warnings: Mutex<Option<(u64, Vec<Warning>)>>,
+}
+
+/// Why the configuration of each source is not in force. None: it is.
+#[derive(Default, Debug)]
+struct StaleReasons {
     rules: Option<String>,
     keys: Option<String>,
     xds: Option<String>,
-    /// The version whose warnings were logged last, with these warnings.
-    logged_warnings: Option<(u64, Vec<Warning>)>,
 }
 
 /// The rules at `path`, or the built-in ones.
@@ -105,7 +113,7 @@ pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Resu
 impl PolicyWatcher {
     /// Starts to watch the sources of rules. Their first contents are in force already.
     pub(crate) fn start(decider: &Arc<Decider>, from: &RulesSource) -> std::io::Result<Self> {
-        let status = Arc::<Mutex<PolicyStatus>>::default();
+        let status = Arc::<PolicyStatus>::default();
         // One for both sources: the policy in force combines files and control plane.
         let reload_warnings = Arc::<ReloadWarnings>::default();
         let path = from.path.as_deref();
@@ -125,7 +133,7 @@ impl PolicyWatcher {
             };
             Some(PolicyFollower::start(&decider.limiter, path, on_event)?)
         } else {
-            record_in_force(decider, "rules", &mut status.lock());
+            record_in_force(decider, "rules", &status);
             None
         };
         let control_plane = from.xds.clone().map(|plane| {
@@ -178,11 +186,11 @@ impl PolicyWatcher {
 
     /// Why the files on disk are not in force, if they are not.
     pub(crate) fn stale(&self) -> Option<String> {
-        self.status.lock().stale()
+        self.status.stale.lock().join()
     }
 }
 
-impl PolicyStatus {
+impl StaleReasons {
     /// Records an event. Rules that name no keys file leave no keys to be stale.
     fn record(&mut self, event: PolicyEvent<'_>, has_keys: bool) {
         let why = |state: &FileState| match state {
@@ -198,30 +206,33 @@ impl PolicyStatus {
         }
     }
 
-    fn stale(&self) -> Option<String> {
+    /// All reasons, one per line.
+    fn join(&self) -> Option<String> {
         let all = [("rules", &self.rules), ("keys", &self.keys), ("xds", &self.xds)];
         let reasons = all.into_iter().filter_map(|(what, why)| Some(format!("{what}: {}", why.as_ref()?)));
         reasons.reduce(|one, next| format!("{one}\n{next}"))
     }
 }
 
-/// Called by the rules thread and by the keys thread. The lock is held to the end, so that the last writer has the
-/// last policy.
-fn on_file_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
-    let mut status = status.lock();
-    status.record(event, decider.limiter.policy().load().keys.is_some());
+/// Called by the rules thread and by the keys thread.
+fn on_file_event(decider: &Decider, status: &PolicyStatus, event: PolicyEvent<'_>) {
+    let has_keys = decider.limiter.policy().load().keys.is_some();
     let (what, state) = match event {
         PolicyEvent::Rules(state) => ("rules", state),
         PolicyEvent::Keys(state) => ("keys", state),
     };
     match state {
         FileState::Current => {
+            status.stale.lock().record(event, has_keys);
             if let PolicyEvent::Rules(_) = event {
                 decider.first_config.record_loaded(ConfigSource::Files);
             }
-            record_in_force(decider, what, &mut status);
+            record_in_force(decider, what, status);
         }
-        FileState::Stale(why) => log_rejected(decider, ConfigSource::Files, what, &why.to_string()),
+        FileState::Stale(why) => {
+            record_rejected(decider, status, |stale| stale.record(event, has_keys));
+            log_rejected(decider, ConfigSource::Files, what, &why.to_string());
+        }
     }
 }
 
@@ -235,27 +246,24 @@ fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
     })
 }
 
-/// Called by the task that follows the control plane.
-fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
-    let mut status = status.lock();
+/// Called by the task that follows the control plane, for limits that are applied by a thread that may block.
+fn on_xds_event(decider: &Decider, status: &PolicyStatus, event: xds::XdsEvent<'_>) {
     match event {
         xds::XdsEvent::Connected => {
             // A rejected configuration stays rejected.
-            let is_away = |why: &String| why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT);
-            if status.xds.as_ref().is_some_and(is_away) {
-                status.xds = None;
-            }
+            let is_away = |why: &str| why.starts_with(CONTROL_PLANE_LOST) || why.starts_with(CONTROL_PLANE_SILENT);
+            status.stale.lock().xds.take_if(|why| is_away(why));
             info!("connected to the control plane");
         }
         xds::XdsEvent::Applied { version } => {
-            status.xds = None;
+            status.stale.lock().xds = None;
             let version = SanitizedText(version).to_string();
             info!(version, "the control plane sent limits");
             decider.first_config.record_loaded(ConfigSource::ControlPlane);
-            record_in_force(decider, "xds", &mut status);
+            record_in_force(decider, "xds", status);
         }
         xds::XdsEvent::Rejected { version, why } => {
-            status.xds = Some(why.to_owned());
+            record_rejected(decider, status, |stale| stale.xds = Some(why.to_owned()));
             let version = SanitizedText(version).to_string();
             warn!(version, "the control plane sent limits with faults");
             log_rejected(decider, ConfigSource::ControlPlane, "xds", why);
@@ -264,9 +272,7 @@ fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::Xds
             let why = SanitizedText(why).to_string();
             let is_loaded = decider.first_config.is_loaded(ConfigSource::ControlPlane);
             let reason = if is_loaded { CONTROL_PLANE_LOST } else { CONTROL_PLANE_SILENT };
-            if status.xds.is_none() {
-                status.xds = Some(format!("{reason}: {why}"));
-            }
+            status.stale.lock().xds.get_or_insert_with(|| format!("{reason}: {why}"));
             if is_loaded {
                 warn!(why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
             } else {
@@ -280,10 +286,16 @@ const CONTROL_PLANE_LOST: &str = "the control plane is lost";
 /// Before its first valid configuration.
 const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
 
-/// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
-fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) {
+/// Records a rejected configuration. The lock is held while the metric is set, so that it shows the last event.
+fn record_rejected(decider: &Decider, status: &PolicyStatus, record: impl FnOnce(&mut StaleReasons)) {
+    let mut stale = status.stale.lock();
+    record(&mut stale);
     decider.metrics.reload.successful.set(0);
     decider.metrics.reload.rejected.inc();
+}
+
+/// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
+fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) {
     if decider.first_config.is_loaded(source) {
         warn!(what, why, "rejected, the last good ones stay in force");
     } else {
@@ -291,7 +303,9 @@ fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) 
     }
 }
 
-fn record_in_force(decider: &Decider, what: &str, status: &mut PolicyStatus) {
+/// Records the policy in force and logs its warnings. Blocks: lint takes long for many rules.
+fn record_in_force(decider: &Decider, what: &str, status: &PolicyStatus) {
+    let mut logged_warnings = status.logged_warnings.lock();
     let policy = decider.limiter.policy().get();
     if !policy.is_configured() {
         warn!("there is no configuration yet, so requests get errors");
@@ -303,11 +317,14 @@ fn record_in_force(decider: &Decider, what: &str, status: &mut PolicyStatus) {
         decider.rule_loads.inc();
     }
     let reload = &decider.metrics.reload;
-    let stale = status.stale();
-    reload.successful.set(u64::from(stale.is_none()));
-    if stale.is_none() {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        reload.success_epoch_secs.set(now.map_or(0, |now| now.as_secs()));
+    {
+        let stale = status.stale.lock();
+        let successful = stale.join().is_none();
+        reload.successful.set(u64::from(successful));
+        if successful {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH);
+            reload.success_epoch_secs.set(now.map_or(0, |now| now.as_secs()));
+        }
     }
     let hash = hex(policy.digest());
     info!(
@@ -320,8 +337,8 @@ fn record_in_force(decider: &Decider, what: &str, status: &mut PolicyStatus) {
     );
     *reload.hash.lock() = hash;
     let (version, warnings) = (policy.version(), policy.lint(decider.clock.now()));
-    log_warnings(&warnings, what, version, status.logged_warnings.as_ref());
-    status.logged_warnings = Some((version, warnings));
+    log_warnings(&warnings, what, version, logged_warnings.as_ref());
+    *logged_warnings = Some((version, warnings));
 }
 
 /// Logs the warnings of `tidegate lint` about rules that come into force: the first few in full, the others as a
@@ -355,7 +372,7 @@ fn hex(digest: &[u8; 32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::live::FileError;
+    use tidegate::live::{FileError, FileFilter};
     use tidegate_core::store::Capabilities;
 
     #[test]
@@ -369,7 +386,7 @@ mod tests {
         let reason = "line 3".to_owned();
         let bad = &FileState::Stale(FileError::Rejected { reason });
         let good = &FileState::Current;
-        let mut status = PolicyStatus::default();
+        let mut stale = StaleReasons::default();
         for (event, has_keys, want) in [
             (PolicyEvent::Rules(good), true, None),
             (PolicyEvent::Rules(bad), true, Some("rules: line 3")),
@@ -380,8 +397,22 @@ mod tests {
             (PolicyEvent::Keys(bad), true, Some("keys: line 3")),
             (PolicyEvent::Rules(good), false, None),
         ] {
-            status.record(event, has_keys);
-            assert_eq!(status.stale().as_deref(), want, "after {event:?}");
+            stale.record(event, has_keys);
+            assert_eq!(stale.join().as_deref(), want, "after {event:?}");
         }
+    }
+
+    /// A thread that serves requests waited for the lint of all rules.
+    #[test]
+    fn the_status_is_read_while_rules_are_linted() {
+        let watcher = PolicyWatcher {
+            follower: None,
+            control_plane: None,
+            status: Arc::default(),
+            ignored_files: Arc::new(IgnoredFiles::of(None, FileFilter::Rules)),
+        };
+        let _linting = watcher.status.logged_warnings.lock();
+        watcher.status.stale.lock().xds = Some("lost".to_owned());
+        assert_eq!(watcher.stale().as_deref(), Some("xds: lost"));
     }
 }

@@ -9,6 +9,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use tidegate::resilience::{LocalAdmissions, LocalPermit, PendingLimit, PendingUnits, PermitSync};
 use tidegate_core::algorithms::Algorithm;
 use tidegate_core::subject::{Fingerprint, RuleName};
@@ -22,12 +23,14 @@ const TITLE: &str = "tidegate pending 3";
 #[derive(Debug)]
 pub(crate) struct LocalAdmissionsFile {
     path: PathBuf,
+    /// Locked while the file is written. Two writes at the same time would mix in the temporary file.
+    writing: Mutex<()>,
 }
 
 impl LocalAdmissionsFile {
     /// The file in `folder`, which only this process uses.
     pub(crate) fn new(folder: &Path) -> Self {
-        LocalAdmissionsFile { path: folder.join("pending") }
+        LocalAdmissionsFile { path: folder.join("pending"), writing: Mutex::new(()) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -40,8 +43,10 @@ impl LocalAdmissionsFile {
         Ok(data_dir::read_parsed(&self.path, parse, invalid)?.unwrap_or_default())
     }
 
-    pub(crate) fn write(&self, admissions: &LocalAdmissions) -> io::Result<()> {
-        data_dir::replace(&self.path, &render(admissions), FileSync::Skip)
+    /// Writes what `admissions` returns. It is called when no other write runs, so the last write has the newest state.
+    pub(crate) fn write(&self, admissions: impl FnOnce() -> LocalAdmissions) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        data_dir::replace(&self.path, &render(&admissions()), FileSync::Skip)
     }
 }
 
@@ -190,10 +195,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = LocalAdmissionsFile::new(dir.path());
         assert_eq!(file.read().unwrap(), LocalAdmissions::default());
-        file.write(&admissions()).unwrap();
+        file.write(admissions).unwrap();
         assert_eq!(file.read().unwrap(), admissions());
-        file.write(&LocalAdmissions::default()).unwrap();
+        file.write(LocalAdmissions::default).unwrap();
         assert_eq!(file.read().unwrap(), LocalAdmissions::default());
+    }
+
+    /// At the end of the process the last write ran beside that of the task, and one became the tail of the other.
+    #[test]
+    fn writes_at_the_same_time_leave_a_complete_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = LocalAdmissionsFile::new(dir.path());
+        let long = LocalAdmissions { units: vec![admissions().units[0].clone(); 2_000], ..admissions() };
+        std::thread::scope(|scope| {
+            for admissions in [long, admissions()] {
+                let file = &file;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        file.write(|| admissions.clone()).unwrap();
+                        file.read().unwrap();
+                    }
+                });
+            }
+        });
     }
 
     #[test]

@@ -17,6 +17,8 @@ use crate::state::{ServerLimiter, data_dir};
 
 /// How often to check whether the list of nodes has changed. It is needed only after the next start.
 const MEMBERSHIP_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Maximum time after a failed write of the list of nodes until the next attempt.
+const MAX_MEMBERSHIP_RETRY: Duration = Duration::from_secs(10);
 /// Pause between two writes of pending charges: a node that is killed forgets what it admitted since the last one. A short
 /// list takes far less time to write.
 const PENDING_WRITE_INTERVAL: Duration = Duration::from_millis(10);
@@ -104,14 +106,24 @@ fn lock_membership_file(folder: &Path) -> Result<Option<MembershipFile>, Members
     }
 }
 
-/// Writes what this node has admitted without the store, when it ends.
+/// Writes what this node has admitted without the store, when it ends. Waits for the write of [`persist_pending`].
 pub(crate) fn write_pending(limiter: &ServerLimiter, file: &LocalAdmissionsFile) {
-    if let Some(shared) = limiter.store().shared()
-        && let Err(error) = file.write(&shared.store.local_admissions())
-    {
+    if let (_, Err(error)) = write_current(limiter, file) {
         let path = file.path().display();
         warn!(%path, %error, "pending charges cannot be written");
     }
+}
+
+/// Writes what this node has admitted without the store. Returns the number of lines, too.
+fn write_current(limiter: &ServerLimiter, file: &LocalAdmissionsFile) -> (usize, io::Result<()>) {
+    let Some(shared) = limiter.store().shared() else { return (0, Ok(())) };
+    let mut lines = 0;
+    let result = file.write(|| {
+        let admissions = shared.store.local_admissions();
+        lines = admissions.units.len() + admissions.permits.len();
+        admissions
+    });
+    (lines, result)
 }
 
 /// Writes what this node admits without the store about every 10 ms while it changes. That it drains with time is no
@@ -127,11 +139,12 @@ async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsF
         // Read before the list, so that a later change is written next time.
         let changes = shared.store.admission_changes();
         if written != Some(changes) {
-            let (writing, admissions) = (Arc::clone(&file), shared.store.local_admissions());
-            let lines = u32::try_from(admissions.units.len() + admissions.permits.len()).unwrap_or(u32::MAX);
-            interval = PENDING_WRITE_INTERVAL.max(PENDING_WRITE_INTERVAL_PER_LINE.saturating_mul(lines));
-            let write = tokio::task::spawn_blocking(move || writing.write(&admissions));
-            match write.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            let (writing, writer) = (Arc::clone(&file), Arc::clone(&limiter));
+            let write = tokio::task::spawn_blocking(move || write_current(&writer, &writing));
+            let (lines, result) = write.await.unwrap_or_else(|error| (0, Err(io::Error::other(error))));
+            let lines = u32::try_from(lines).unwrap_or(u32::MAX);
+            interval = interval.max(PENDING_WRITE_INTERVAL_PER_LINE.saturating_mul(lines));
+            match result {
                 Ok(()) => written = Some(changes),
                 Err(error) => {
                     if let Some(attempts) = failed.count() {
@@ -148,27 +161,65 @@ async fn persist_pending(limiter: Arc<ServerLimiter>, file: Arc<LocalAdmissionsF
 async fn persist_membership(
     limiter: Arc<ServerLimiter>,
     id: NodeId,
-    mut last_written: Option<MembershipList>,
+    last_written: Option<MembershipList>,
     file: Arc<MembershipFile>,
 ) {
-    let Some(shared) = limiter.store().shared() else {
-        return;
-    };
-    let mut tick = tokio::time::interval(MEMBERSHIP_POLL_INTERVAL);
+    if let Some(shared) = limiter.store().shared() {
+        write_changed_lists(id, last_written, file, || shared.store.members()).await;
+    }
+}
+
+/// Writes the list of nodes whenever it has changed. After a failure it tries again, at first soon: a restart needs the
+/// list that holds now.
+async fn write_changed_lists(
+    id: NodeId,
+    mut last_written: Option<MembershipList>,
+    file: Arc<MembershipFile>,
+    members: impl Fn() -> Vec<NodeId>,
+) {
+    let mut interval = MEMBERSHIP_POLL_INTERVAL;
     loop {
-        tick.tick().await;
-        let nodes = shared.store.members();
+        let nodes = members();
         let now = MembershipList::new(id, &nodes);
         if nodes.is_empty() || last_written.as_ref() == Some(&now) {
-            continue;
+            interval = MEMBERSHIP_POLL_INTERVAL;
+        } else {
+            let (writing, membership) = (Arc::clone(&file), now.clone());
+            let written = tokio::task::spawn_blocking(move || writing.write(&membership));
+            match written.await.unwrap_or_else(|error| Err(io::Error::other(error))) {
+                Ok(()) => {
+                    last_written = Some(now);
+                    interval = MEMBERSHIP_POLL_INTERVAL;
+                }
+                Err(error) => {
+                    let path = file.path().display();
+                    warn!(%path, %error, "the list of nodes cannot be written");
+                    interval = (2 * interval).min(MAX_MEMBERSHIP_RETRY);
+                }
+            }
         }
-        let (writing, membership) = (Arc::clone(&file), now.clone());
-        let written = tokio::task::spawn_blocking(move || writing.write(&membership));
-        if let Ok(Err(error)) = written.await {
-            let path = file.path().display();
-            warn!(%path, %error, "the list of nodes cannot be written");
-        }
-        // Also after a failure: the next attempt is at the next change, not twice a second.
-        last_written = Some(now);
+        tokio::time::sleep(interval).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The list of before stayed until the next change, and a node that started in an outage took too large a share.
+    #[tokio::test(start_paused = true)]
+    async fn a_list_of_nodes_that_could_not_be_written_is_written_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = Arc::new(MembershipFile::lock(dir.path()).unwrap());
+        let in_the_way = dir.path().join("roster.next");
+        std::fs::create_dir(&in_the_way).unwrap();
+        let members = || vec![NodeId(2), NodeId(3)];
+        let task = tokio::spawn(write_changed_lists(NodeId(1), None, Arc::clone(&file), members));
+        tokio::time::sleep(2 * MAX_MEMBERSHIP_RETRY).await;
+        assert_eq!(file.read().unwrap(), None);
+        std::fs::remove_dir(&in_the_way).unwrap();
+        tokio::time::sleep(2 * MAX_MEMBERSHIP_RETRY).await;
+        assert_eq!(file.read().unwrap(), Some(MembershipList::new(NodeId(1), &members())));
+        task.abort();
     }
 }

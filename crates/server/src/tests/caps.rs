@@ -238,7 +238,7 @@ fn grpc_caps() -> Vec<CapRow> {
     vec![
         (edge, "a message", format_bytes(envoy::wire::MAX_MESSAGE_BYTES), bad),
         (edge, "time for a message to arrive", format_secs(body::BODY_TIMEOUT), bad),
-        (edge, "descriptors of a request", format_count(envoy::wire::MAX_DESCRIPTORS), bad),
+        (edge, "descriptors of a request", flag("grpc-max-descriptors"), bad),
         (edge, "entries of a descriptor", format_count(envoy::wire::MAX_ENTRIES), bad),
         (edge, "a domain, the key of an entry", format_bytes(envoy::wire::MAX_KEY_BYTES), bad),
         (edge, "time for the TLS handshake", format_secs(tls::HANDSHAKE_TIMEOUT), "closed"),

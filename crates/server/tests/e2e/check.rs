@@ -128,6 +128,28 @@ fn a_peek_and_a_cost_of_zero_charge_nothing() {
     }
 }
 
+/// Such a denial was in the log and in no metric.
+#[test]
+fn a_denial_of_a_request_of_cost_zero_is_counted() {
+    let server = TestServer::start(RULES);
+    let mut client = server.client();
+    let denials = |rule: &str, source: &str| {
+        let labels = format!(r#"rule="{rule}",edge="http",outcome="deny",source="{source}""#);
+        server.metric(&format!("tidegate_decisions_total{{{labels}"))
+    };
+    let free = |ip: &str| format!(r#"{{"attributes": {{"ip": "{ip}", "path": "/login"}}, "cost": 0}}"#);
+    assert_eq!(client.post("/v1/check", &free("203.0.113.66")).status, 403);
+    assert_eq!(denials("none", "block-list"), 1);
+    for status in [200, 200, 429] {
+        assert_eq!(client.post("/v1/check", &check_body("192.0.2.1", "/login")).status, status);
+    }
+    assert_eq!(client.post("/v1/check", &free("192.0.2.1")).status, 429);
+    assert_eq!(denials("login", "exact"), 2);
+    let list = format!("[{0}, {0}]", free("192.0.2.1"));
+    client.post("/v1/check", &list);
+    assert_eq!(denials("login", "exact"), 4);
+}
+
 /// A plain cost of 0 made every rule with a unit free.
 #[test]
 fn a_cost_of_zero_charges_one_of_each_unit_that_is_not_named() {

@@ -191,6 +191,30 @@ fn keys_are_made_and_hashed() {
     assert_eq!(String::from_utf8(again.stdout).unwrap(), line, "the same key gives the same line");
 }
 
+/// Of a longer one the line had the hash of its beginning, so the key was unknown.
+#[test]
+fn a_key_that_is_too_long_has_no_line() {
+    let hash = |length: usize| {
+        let mut hash = Command::new(BINARY)
+            .args(["key", "hash"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // It does not read all of a long one.
+        let _ = hash.stdin.take().unwrap().write_all("k".repeat(length).as_bytes());
+        hash.wait_with_output().unwrap()
+    };
+    assert_eq!(hash(4_096).status.code(), Some(0));
+    for length in [4_097, 10_000] {
+        let long = hash(length);
+        assert_eq!((long.status.code(), &*long.stdout), (Some(2), &b""[..]), "{length}");
+        let error = String::from_utf8(long.stderr).unwrap();
+        assert!(error.contains("at most 4096 bytes"), "{error}");
+    }
+}
+
 /// The key was printed, and then the reason why there is no line for it.
 #[test]
 fn a_key_without_a_line_is_not_shown() {

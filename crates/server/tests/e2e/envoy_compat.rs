@@ -165,6 +165,18 @@ fn shadow_mode_denies_nothing_and_still_reports() {
     assert_eq!((reply.status, &reply.json()["statuses"][0]["code"]), (200, &"OVER_LIMIT".into()));
 }
 
+/// A request whose client is unclear was denied although SHADOW_MODE is set.
+#[test]
+fn shadow_mode_denies_no_unclear_client() {
+    let (dir, mut command) = deployment(CONFIG);
+    let native = "version: 1\nrules:\n  - { name: r, by: ip, rate: 100/hour }\n";
+    std::fs::write(dir.path().join("ratelimit/config/native"), native).unwrap();
+    let body = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "remote_address", "value": "unknown"}]}]}"#;
+    command.env("SHADOW_MODE", "true");
+    let server = TestServer::spawn(command, dir);
+    assert_eq!(server.post("/json", body).status, 200);
+}
+
 #[test]
 fn with_a_bad_first_configuration_the_server_listens_and_every_call_fails() {
     let (dir, command) = deployment("domain: shop\ndescriptors: [{ key: '' }]\n");

@@ -160,6 +160,39 @@ fn a_denied_line_names_its_subject_and_nothing_that_is_absent() {
     }
 }
 
+/// Reservations and checks of the same rules were logged, and permits were not.
+#[test]
+fn a_shadow_denial_of_an_acquire_is_logged() {
+    let rules = "version: 1\nrules:\n  - { name: open, by: user, concurrent: 5 }\n  \
+                 - { name: trial, by: user, rate: 1/hour, algorithm: fixed-window, mode: shadow }\n";
+    let server = TestServer::start(rules);
+    let body = r#"{"attributes": {"user": "ada"}}"#;
+    assert_eq!(server.post("/v1/acquire", body).status, 200);
+    assert_eq!(server.post("/v1/acquire", body).status, 200);
+    let line = server.wait_log(|line| line["rule"] == "trial");
+    assert_eq!(line["message"], "would be denied, but the rule is in shadow mode");
+}
+
+/// Envoy passes a request whose call is rejected, and nginx discards the reason of a 400. Nothing showed either.
+#[test]
+fn a_rejected_call_of_a_proxy_is_logged_with_its_reason() {
+    let server = TestServer::start(RULES);
+    let is_about = |edge: &'static str| {
+        move |line: &serde_json::Value| {
+            let message = line["message"].as_str().unwrap_or_default();
+            line["edge"] == edge && message.starts_with("requests rejected")
+        }
+    };
+    assert_eq!(server.post("/json", r#"{"domain": "shop"}"#).status, 400);
+    let line = server.wait_log(is_about("envoy"));
+    assert_eq!((&line["level"], &line["times"]), (&"WARN".into(), &1.into()), "{line}");
+    assert_eq!(line["reason"], "rate limit descriptor list must not be empty");
+    assert_eq!(server.client().request("GET", "/v1/auth", &[], "").status, 400);
+    let line = server.wait_log(is_about("auth"));
+    assert_eq!((&line["level"], &line["times"]), (&"WARN".into(), &1.into()), "{line}");
+    assert!(line["reason"].as_str().unwrap().starts_with("x-original-uri: missing"), "{line}");
+}
+
 /// `--log-subjects clear` wrote bearer tokens into the log.
 #[test]
 fn credentials_of_a_sub_request_are_not_in_the_log() {

@@ -51,7 +51,7 @@ impl<S: Store> LimiterView<'_, S> {
         described: &DescribedRequest<'_>,
         options: DescriptorOptions,
     ) -> Result<DescriptorResponse<'v>, StoreError> {
-        if self.limiter.enforcement == EnforceMode::AllShadow {
+        if self.limiter.enforcement == EnforceMode::AllShadow || options.all_shadow {
             return self.check_described(request, described, options).await;
         }
         let decision = self.descriptor_decision(&request, described, options);

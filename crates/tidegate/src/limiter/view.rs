@@ -175,7 +175,8 @@ impl<S: Store> LimiterView<'_, S> {
 impl<S: Store> LimiterView<'_, S> {
     /// Decides a request whose plain cost is 0. A rule without a unit denies the request if not even a cost of 1
     /// would fit, and is charged nothing. Rules with a unit are charged as by [`LimiterView::check`]. If no rule
-    /// with a unit applies, this is [`LimiterView::peek`]. Cancellation is as for [`LimiterView::check`].
+    /// with a unit applies, this is [`LimiterView::peek`], but observers are notified of a denial. Cancellation is as
+    /// for [`LimiterView::check`].
     ///
     /// # Errors
     /// When the store gives no reply.
@@ -183,12 +184,17 @@ impl<S: Store> LimiterView<'_, S> {
         let mut request = request;
         let plan = self.prepare(&mut request, Purpose::Check);
         if let Some(listed) = plan.listed {
-            return Ok(self.decision_by_list(listed, plan.client_hash));
+            let decision = self.decision_by_list(listed, plan.client_hash);
+            self.notify_decided(&request, &decision);
+            return Ok(decision);
         }
         let (plain, units) = plan.split_by_unit(&self.policy.rules);
         if !plain.set.charges.is_empty() || units.set.charges.is_empty() {
             let outcome = self.limiter.store.peek(&plain.set).await?;
             let decision = self.decision_of(&plain, &outcome, ChargedAs::Nothing);
+            if !decision.allowed() {
+                self.notify_decided(&request, &decision);
+            }
             if units.set.charges.is_empty() || !decision.allowed() {
                 return Ok(decision);
             }

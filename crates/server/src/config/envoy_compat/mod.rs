@@ -89,6 +89,7 @@ impl EnvoyCompat {
     pub(crate) fn apply(&self, own_headers: Option<EnvoyHeaders>, settings: &mut ServerSettings) {
         let resolved = std::mem::take(&mut settings.envoy);
         settings.envoy = EnvoyOptions {
+            max_descriptors: resolved.max_descriptors,
             dynamic_metadata: resolved.dynamic_metadata,
             default_wait: resolved.default_wait,
             ..self.envoy.clone()

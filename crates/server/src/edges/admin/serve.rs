@@ -220,7 +220,11 @@ fn query_attributes(query: &str) -> Result<String, ApiError> {
     let mut attributes = serde_json::Map::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        attributes.insert(percent_decode(name)?, Value::String(percent_decode(value)?));
+        let (name, value) = (percent_decode(name)?, Value::String(percent_decode(value)?));
+        if attributes.contains_key(&name) {
+            return Err(InputError::new(name, "given twice").inside("attributes").into());
+        }
+        attributes.insert(name, value);
     }
     Ok(json!({"attributes": attributes}).to_string())
 }
@@ -276,5 +280,7 @@ mod tests {
         let body = query_attributes("ip=203.0.113.9&user=a+b%2fc").unwrap();
         assert_eq!(body, r#"{"attributes":{"ip":"203.0.113.9","user":"a b/c"}}"#);
         assert!(query_attributes("a=%zz").is_err() && query_attributes("a=%ff").is_err());
+        // The last value counted, and the page was about another client.
+        assert!(query_attributes("user=a&user=b").is_err() && query_attributes("user=&us%65r=b").is_err());
     }
 }

@@ -52,7 +52,7 @@ impl<'r, 'b> AttributeBuilder<'r, 'b> {
                     return Err(format!("write `{known}`"));
                 }
                 let name = normalize_name(name);
-                if request.text(&name).is_some() {
+                if request.attributes.iter().any(|(known, _)| *known == name) {
                     return Err(GIVEN_TWICE.to_owned());
                 }
                 check_value(&name, &value)?;

@@ -1,9 +1,12 @@
-//! What several edges share: attributes in normal form, JSON bodies, the error responses of HTTP, secrets of clients.
+//! What several edges share: attributes in normal form, JSON bodies, the error responses of HTTP, the line about
+//! rejected requests, secrets of clients.
 
 pub(crate) mod api_error;
 mod attributes;
 pub(crate) mod check_body;
 pub(crate) mod json;
+mod rejection_log;
 pub(crate) mod secret_digest;
 
 pub(crate) use attributes::{AttributeBuilder, check_name, digest_key};
+pub(crate) use rejection_log::RejectionLog;

@@ -8,6 +8,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde_json::Value;
 use tidegate_rules::envoy::{DescribedRequest, Descriptor, DescriptorEntry, DescriptorOverride, Hits, Unit};
+use tidegate_rules::request::Edge;
 
 use super::deadline::CallerDeadline;
 use super::error::EnvoyError;
@@ -28,14 +29,11 @@ pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
         Ok(body) => edge.decider.run(decide(edge, &body)).await,
         Err(error) => Err(EnvoyError::Body(error)),
     };
-    edge.count_call(&result);
+    edge.record_call(&result);
     let (status, kind, body) = match result {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
-        Err(error) => {
-            tracing::debug!(fault = %error, "no decision");
-            // The same for every error, and with a newline, as in the reference service.
-            (400, "text/plain; charset=utf-8", "Bad Request\n".into())
-        }
+        // The same for every error, and with a newline, as in the reference service.
+        Err(_) => (400, "text/plain; charset=utf-8", "Bad Request\n".into()),
     };
     edge.count_response(status);
     text_page(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), kind, body)
@@ -43,12 +41,12 @@ pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
 
 async fn decide(edge: &EnvoyEdge, body: &[u8]) -> EnvoyResult<Vec<u8>> {
     let value: Value = serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
-    let view = edge.decider.view();
-    let envoy_request = parse_request(&value)?;
+    let view = edge.decider.configured_view(Edge::Envoy)?;
+    let envoy_request = parse_request(&value, edge.options.max_descriptors)?;
     edge.decide(&view, &envoy_request, CallerDeadline::unbounded(), response::to_json).await
 }
 
-fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
+fn parse_request(value: &Value, max_descriptors: usize) -> Result<EnvoyRequest<'_>, EnvoyError> {
     let mut described = DescribedRequest::default();
     let mut own = Vec::new();
     let mut hits_addend = 0;
@@ -56,7 +54,7 @@ fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
         match name {
             "domain" => described.domain = check_length("domain", text(value)?, wire::MAX_KEY_BYTES)?,
             "descriptors" => {
-                let values = list(value, "descriptors", wire::MAX_DESCRIPTORS)?;
+                let values = list(value, "descriptors", max_descriptors)?;
                 for (at, value) in values.iter().enumerate() {
                     let (descriptor, hits) = descriptor(value, at)?;
                     described.descriptors.push(descriptor);

@@ -1,8 +1,9 @@
 //! The attributes of a described request for native rules.
 //!
-//! The entries of all descriptors form one set. If a name occurs twice, the first value counts. `remote_address` is the
-//! client's address and `api_key` its key, as on the other edges. Credentials of another scheme than `Bearer` are no key.
-//! [`client_identity`] finds requests with several keys, or with an address that cannot be read.
+//! The entries of all descriptors form one set. If a name occurs twice, the first value counts that is not empty.
+//! `remote_address` is the client's address and `api_key` its key, as on the other edges. Credentials of another scheme
+//! than `Bearer` are no key. [`client_identity`] finds requests with several keys, or with an address that cannot be
+//! read.
 
 use tidegate::identity::ip;
 use tidegate::identity::keys::{KeyTextError, find_key};
@@ -47,9 +48,8 @@ pub(super) fn client_identity(
     request: &Request<'_>,
     rules: &RuleSet,
 ) -> ClientIdentity {
-    let is_used = |name: &str| rules.has_access_lists() || rules.attributes().contains(name);
-    let unclear_key = has_conflicting_keys(described) && is_used("api_key");
-    let unclear_address = has_unreadable_address(described, request) && is_used("ip");
+    let unclear_key = rules.uses_api_key() && has_conflicting_keys(described);
+    let unclear_address = rules.uses_ip() && has_unreadable_address(described, request);
     if unclear_key || unclear_address { ClientIdentity::Ambiguous } else { ClientIdentity::Clear }
 }
 
@@ -125,6 +125,14 @@ mod tests {
         assert_eq!(request.edge, Edge::Envoy);
     }
 
+    /// Both were sent, and the request had neither the limit of the user nor that of a guest.
+    #[test]
+    fn an_empty_value_does_not_hide_another() {
+        let described = described(&[&[("user", ""), ("domain", "")], &[("user", "ada")]]);
+        let request = request(&described);
+        assert_eq!((request.text("user"), request.text("domain")), (Some("ada"), Some("shop")));
+    }
+
     #[test]
     fn an_empty_key_counts_as_absent() {
         let described = described(&[&[("api_key", "")], &[("api_key", "k1")]]);
@@ -171,6 +179,16 @@ mod tests {
         }
         let another = described(&[&[("remote_address", "unknown"), ("ip", "192.0.2.1")]]);
         assert!(!is_ambiguous(&another, &by_ip));
+    }
+
+    /// The tier of the first key decided, and the service behind Envoy may have read the second.
+    #[test]
+    fn two_keys_are_ambiguous_if_keys_have_tiers() {
+        let with_tiers =
+            "version: 1\ntiers: [free, pro]\nrules:\n  - { name: r, by: ip, rate: 1/hour, tiers: { pro: 9/hour } }\n";
+        let rules = tidegate_rules::parse(&[SourceFile { name: "r", text: with_tiers }]).unwrap();
+        let described = described(&[&[("remote_address", "203.0.113.9"), ("api_key", "a"), ("api_key", "b")]]);
+        assert_eq!(client_identity(&described, &request(&described), &rules), ClientIdentity::Ambiguous);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::wire::{self, EnvoyRequest};
 use super::{frame, native};
 use crate::config::{EndpointAddress, EnvoyOptions};
 use crate::decider::{Decider, DeciderView};
+use crate::edges::common::RejectionLog;
 use crate::net::{ConnectionUnread, HttpHandler, HttpProtocol, HttpResponse, body};
 use crate::protobuf::{ProtobufFields, ProtobufWriter, for_each_field};
 
@@ -34,9 +35,10 @@ const USUAL_RESPONSE_BYTES: usize = 384;
 /// The edge, for gRPC and for `/json`.
 pub(crate) struct EnvoyEdge {
     pub(super) decider: Arc<Decider>,
-    options: EnvoyOptions,
+    pub(super) options: EnvoyOptions,
     /// The statistics of the reference service, if they are enabled.
     statistics: Option<EnvoyStatistics>,
+    rejection_log: RejectionLog,
 }
 
 #[derive(Clone)]
@@ -93,7 +95,7 @@ pub(super) type EnvoyResult<T> = Result<(u16, T), EnvoyError>;
 impl EnvoyEdge {
     pub(crate) fn new(decider: Arc<Decider>, options: EnvoyOptions) -> Self {
         let statistics = options.near_ratio.map(EnvoyStatistics::new);
-        EnvoyEdge { decider, options, statistics }
+        EnvoyEdge { decider, options, statistics, rejection_log: RejectionLog::new(Edge::Envoy) }
     }
 
     /// Health in the terms of the reference service: serving and, if so configured, with at least one domain.
@@ -103,8 +105,11 @@ impl EnvoyEdge {
 
     /// The statistics of the reference service, in the Prometheus text format. Empty unless they are enabled.
     pub(crate) fn expose_statistics(&self) -> String {
+        let Some(statistics) = &self.statistics else { return String::new() };
         let (loads, rejected) = (self.decider.rule_loads.get(), self.decider.metrics.reload.rejected.get());
-        self.statistics.as_ref().map_or_else(String::new, |statistics| statistics.expose(loads, rejected))
+        let rules = self.decider.rules();
+        statistics.prune(loads, |path| rules.rule(path).is_some());
+        statistics.expose(loads, rejected)
     }
 
     pub(super) fn count_response(&self, status: u16) {
@@ -116,20 +121,24 @@ impl EnvoyEdge {
             Ok(body) => self.decider.run(self.decide_message(wait, &body)).await,
             Err(error) => Err(error.into()),
         };
-        self.count_call(&result);
+        self.record_call(&result);
         result
     }
 
-    /// Counts a call in the statistics.
-    pub(super) fn count_call<T>(&self, result: &Result<T, EnvoyError>) {
+    /// Counts a call in the statistics, and logs its error if the call is the cause of it.
+    pub(super) fn record_call<T>(&self, result: &Result<T, EnvoyError>) {
+        let error = result.as_ref().err();
+        if let Some(rejected) = error.filter(|error| error.http_status() < 500) {
+            self.rejection_log.record(rejected);
+        }
         if let Some(statistics) = &self.statistics {
-            statistics.record_call(result.as_ref().err());
+            statistics.record_call(error);
         }
     }
 
     async fn decide_message(&self, wait: CallerDeadline, body: &[u8]) -> EnvoyResult<Vec<u8>> {
-        let view = self.decider.view();
-        let envoy_request = wire::parse_request(frame::message(body)?)?;
+        let view = self.decider.configured_view(Edge::Envoy)?;
+        let envoy_request = wire::parse_request(frame::message(body)?, self.options.max_descriptors)?;
         self.decide(&view, &envoy_request, wait, |response| {
             let mut out = frame::message_buffer(USUAL_RESPONSE_BYTES);
             response.write(&mut out);

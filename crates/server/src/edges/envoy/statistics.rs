@@ -3,14 +3,14 @@
 //! They exist only for deployments that migrate from it. They count hits, not calls. Invariant: values that callers
 //! choose never create more than [`MAX_CALLER_SERIES`] series, and unknown domains no more than
 //! [`MAX_UNKNOWN_DOMAINS`]. Hits beyond these are counted together. Limits that are counted under their own path always
-//! have a series: the operator determines their number. `page` writes them.
+//! have a series, until they are no longer configured: the operator determines their number. `page` writes them.
 
 mod page;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::RwLock;
@@ -33,6 +33,8 @@ pub(crate) struct EnvoyStatistics {
     domains: RwLock<HashMap<Box<str>, PathSeries>>,
     /// The number of paths with values of callers in them.
     caller_series: AtomicUsize,
+    /// The number of loads of rules at the last [`EnvoyStatistics::prune`].
+    pruned_loads: AtomicU64,
     without_series: Counter,
     calls: Counter,
     durations: Histogram,
@@ -46,9 +48,10 @@ pub(crate) struct EnvoyStatistics {
 type PathSeries = HashMap<Box<str>, Arc<LimitHits>>;
 
 /// How the name of a series is chosen.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum SeriesNaming {
     /// The path of a limit, as configured.
+    #[default]
     ByPath,
     /// A text with values of callers in it.
     WithCallerValues,
@@ -57,6 +60,7 @@ enum SeriesNaming {
 /// The hits on one limit.
 #[derive(Debug, Default)]
 struct LimitHits {
+    naming: SeriesNaming,
     total: Counter,
     over: Counter,
     near: Counter,
@@ -151,9 +155,21 @@ impl EnvoyStatistics {
         let paths = domains.entry(domain.into()).or_default();
         let hit = paths.entry(path.into()).or_insert_with(|| {
             self.caller_series.fetch_add(has_values.into(), Relaxed);
-            Arc::default()
+            Arc::new(LimitHits { naming, ..LimitHits::default() })
         });
         Some(Arc::clone(hit))
+    }
+
+    /// Drops the series of limits that are no longer configured, if rules were loaded since the last call. A control
+    /// plane may send other paths with each load.
+    pub(super) fn prune(&self, loads: u64, is_configured: impl Fn(&str) -> bool) {
+        if self.pruned_loads.swap(loads, Relaxed) == loads {
+            return;
+        }
+        self.domains.write().retain(|_, paths| {
+            paths.retain(|path, hits| hits.naming == SeriesNaming::WithCallerValues || is_configured(path));
+            !paths.is_empty()
+        });
     }
 }
 
@@ -263,6 +279,30 @@ mod tests {
         assert!(stays.is_some(), "existing series stay");
         let configured = statistics.series("d", "d.configured", SeriesNaming::ByPath);
         assert!(configured.is_some(), "configured limits always fit");
+    }
+
+    /// Each update of a control plane with new paths added series for the life of the process.
+    #[test]
+    fn series_of_limits_that_are_gone_are_dropped_at_the_next_load() {
+        let statistics = EnvoyStatistics::new(0.8);
+        let record = || {
+            for (domain, path) in [("d", "d.old"), ("d", "d.new"), ("gone", "gone.old")] {
+                assert!(statistics.series(domain, path, SeriesNaming::ByPath).is_some());
+            }
+            assert!(statistics.series("d", "d.user_ada", SeriesNaming::WithCallerValues).is_some());
+        };
+        let pruned = |loads| {
+            statistics.prune(loads, |path| path == "d.new");
+            let domains = statistics.domains.read();
+            let mut paths: Vec<String> = domains.values().flatten().map(|(path, _)| path.to_string()).collect();
+            paths.sort_unstable();
+            (domains.len(), paths.join(" "))
+        };
+        record();
+        assert_eq!(pruned(1), (1, "d.new d.user_ada".to_owned()));
+        record();
+        assert_eq!(pruned(1), (2, "d.new d.old d.user_ada gone.old".to_owned()), "no load since");
+        assert_eq!(pruned(2), (1, "d.new d.user_ada".to_owned()));
     }
 
     #[test]

@@ -16,8 +16,6 @@ pub(super) mod value;
 
 /// Maximum size of a request: the 60 KiB of headers that Envoy accepts, in every descriptor.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 1 << 20;
-/// Maximum descriptors of a request.
-pub(crate) const MAX_DESCRIPTORS: usize = 16;
 /// Maximum entries of a descriptor.
 pub(crate) const MAX_ENTRIES: usize = 16;
 /// Maximum length of the key of an entry and of a domain, in bytes.
@@ -39,7 +37,8 @@ pub(super) struct OwnHits {
     pub(super) is_negative: bool,
 }
 
-pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyError> {
+/// Parses a message with at most `max_descriptors`.
+pub(super) fn parse_request(message: &[u8], max_descriptors: usize) -> Result<EnvoyRequest<'_>, EnvoyError> {
     let mut described = DescribedRequest::default();
     let mut own: SmallVec<[OwnHits; 4]> = SmallVec::new();
     let mut hits_addend = 0;
@@ -47,8 +46,8 @@ pub(super) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyErr
         1 => described.domain = check_length("domain", field.text()?, MAX_KEY_BYTES)?,
         2 => {
             let at = described.descriptors.len();
-            if at == MAX_DESCRIPTORS {
-                return Err(too_many("descriptors", MAX_DESCRIPTORS));
+            if at == max_descriptors {
+                return Err(too_many("descriptors", max_descriptors));
             }
             let (descriptor, hits) = descriptor(field, at)?;
             described.descriptors.push(descriptor);

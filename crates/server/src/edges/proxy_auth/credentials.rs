@@ -13,7 +13,9 @@ use http::{HeaderMap, HeaderName};
 use tidegate::identity::keys::{KeyTextError, find_key};
 
 use crate::decider::InputError;
+use crate::edges::common::check_body::MAX_VALUE_BYTES;
 
+pub(super) const TOO_LONG: &str = "a value has at most 4096 bytes";
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// The header that holds the key.
@@ -66,7 +68,8 @@ fn api_key_header(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
     let Some(value) = single_line(headers, &API_KEY)? else {
         return Ok(None);
     };
-    find_key(value).map_err(|error| InputError::new(API_KEY.as_str(), error.to_string()))
+    let key = find_key(value).map_err(|error| InputError::new(API_KEY.as_str(), error.to_string()))?;
+    check_length(key, &API_KEY)
 }
 
 /// The token of `Authorization: Bearer`. Other schemes are no keys.
@@ -77,10 +80,18 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&str>, InputError> {
         return Ok(None);
     };
     match find_key(value) {
-        Ok(key) => Ok(key),
+        Ok(key) => check_length(key, &AUTHORIZATION),
         Err(KeyTextError::OtherScheme) => Ok(None),
         Err(error) => Err(InputError::new(AUTHORIZATION.as_str(), error.to_string())),
     }
+}
+
+/// Rejects a key that is longer than other values.
+fn check_length<'a>(key: Option<&'a str>, header: &HeaderName) -> Result<Option<&'a str>, InputError> {
+    if key.is_some_and(|key| key.len() > MAX_VALUE_BYTES) {
+        return Err(InputError::new(header.as_str(), TOO_LONG));
+    }
+    Ok(key)
 }
 
 /// The only line of a header that is not empty, without surrounding white space.
@@ -137,6 +148,17 @@ mod tests {
         check(&[(KEY, b""), (AUTH, b"Bearer k")], None, "k");
         check(&[(KEY, b""), (KEY, b"k"), (AUTH, b"")], None, "k");
         check(&[(AUTH, b""), (AUTH, b"Bearer k")], None, "k");
+    }
+
+    #[test]
+    fn a_key_is_no_longer_than_other_values() {
+        let key = "k".repeat(MAX_VALUE_BYTES);
+        let longer = format!("{key}k");
+        check(&[(KEY, key.as_bytes())], None, &key);
+        check(&[(KEY, longer.as_bytes())], None, "rejected: x-api-key");
+        check(&[(AUTH, format!("Bearer {key}").as_bytes())], None, &key);
+        check(&[(AUTH, format!("Bearer {longer}").as_bytes())], None, "rejected: authorization");
+        check(&[(AUTH, format!("Basic {longer}").as_bytes())], None, "-");
     }
 
     #[test]

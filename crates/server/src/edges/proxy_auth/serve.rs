@@ -12,6 +12,7 @@ use tidegate_rules::request::Edge;
 use super::wire::{self, ProxyAuthOptions, ProxyHeaderPolicy};
 use crate::config::EndpointAddress;
 use crate::decider::{CheckOptions, Decider};
+use crate::edges::common::RejectionLog;
 use crate::edges::common::api_error::{ApiError, body_style, to_response};
 use crate::logging::DecisionId;
 use crate::net::HttpResponse;
@@ -19,11 +20,12 @@ use crate::net::HttpResponse;
 pub(crate) struct ProxyAuthEdge {
     decider: Arc<Decider>,
     policy: ArcSwapOption<ProxyHeaderPolicy>,
+    rejection_log: RejectionLog,
 }
 
 impl ProxyAuthEdge {
     pub(crate) fn new(decider: Arc<Decider>) -> Self {
-        ProxyAuthEdge { decider, policy: ArcSwapOption::empty() }
+        ProxyAuthEdge { decider, policy: ArcSwapOption::empty(), rejection_log: RejectionLog::new(Edge::Auth) }
     }
 
     /// Responds to one sub-request. Its own body, if it has one, is not read.
@@ -33,6 +35,14 @@ impl ProxyAuthEdge {
         peer: &EndpointAddress,
         parts: &Parts,
     ) -> Result<HttpResponse, ApiError> {
+        let result = self.decide(id, peer, parts).await;
+        if let Err(ApiError::Input(error)) = &result {
+            self.rejection_log.record(&format_args!("{}: {}", error.field, error.reason));
+        }
+        result
+    }
+
+    async fn decide(&self, id: &DecisionId, peer: &EndpointAddress, parts: &Parts) -> Result<HttpResponse, ApiError> {
         // The rules determine which headers are read.
         self.decider.require_config(Edge::Auth)?;
         let options = ProxyAuthOptions::parse(parts.uri.query())?;

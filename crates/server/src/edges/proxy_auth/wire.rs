@@ -25,13 +25,11 @@ use tidegate_rules::request::{
     Edge, PRIORITY, Priority, Request, check_host, normalize_host, normalize_method, normalize_path,
 };
 
-use super::credentials::{KeyHeader, api_key};
+use super::credentials::{KeyHeader, TOO_LONG, api_key};
 use crate::config::EndpointAddress;
 use crate::decider::InputError;
 use crate::edges::common::check_body::MAX_VALUE_BYTES;
 use crate::edges::common::digest_key;
-
-const TOO_LONG: &str = "a value has at most 4096 bytes";
 
 /// How sub-requests are read under a rule set.
 #[derive(Debug)]

@@ -212,6 +212,7 @@ mod tests {
             ("ip", "ERR attribute 'ip': has no value"),
             ("ip x", "ERR attribute 'ip': "),
             ("a 1 a 2", "ERR attribute 'a': given twice"),
+            ("a  a 2", "ERR attribute 'a': given twice"),
             ("a 1 WITH", ""),
             ("a 1 with COST 3", "ERR attribute 'with': options begin with WITH"),
             ("method POST\t", "ERR attribute 'method': has white space"),

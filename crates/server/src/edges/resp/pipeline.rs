@@ -225,7 +225,7 @@ impl<'b> Pipeline<'_, 'b> {
             Ok(ThrottleRequest::Decide(rate, act)) => (rate, act),
             Ok(ThrottleRequest::NeverFits { limit, denied }) => {
                 self.flush().await;
-                let limited = denied && !self.resp.decider.limiter.is_shadow_only();
+                let limited = denied && self.resp.decider.deny_key(Edge::Resp, self.resp.family(dialect));
                 return reply::five_integers(self.output, [i64::from(limited), limit, 0, -1, 0]);
             }
             Err(message) => {

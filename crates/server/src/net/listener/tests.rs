@@ -251,3 +251,17 @@ async fn a_private_socket_is_never_open_to_others() {
     assert!(Listener::open_private(&address).await.is_err());
     drop(first);
 }
+
+/// The process of a container has the same id at every start, so the admin listener never opened again.
+#[tokio::test]
+async fn a_private_socket_opens_where_a_killed_process_left_its_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join(format!(".tg{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    drop(UnixListener::bind(folder.join("s")).unwrap());
+    let path = dir.path().join("admin.sock");
+    let address = ListenAddress::Unix(path.clone());
+    let _listening = Listener::open_private(&address).await.unwrap().unwrap();
+    assert!(UnixStream::connect(&path).await.is_ok());
+    assert!(!folder.exists());
+}

@@ -162,6 +162,7 @@ mod tests {
             (r#"{"attributes": {"ip": "10.0.0.256"}}"#, "attributes.ip: "),
             (r#"{"attributes": {"ip": ""}}"#, "attributes.ip: "),
             (r#"{"attributes": {"a": "1", "a": "2"}}"#, "attributes.a: given twice"),
+            (r#"{"attributes": {"a": "", "a": "2"}}"#, "attributes.a: given twice"),
             (r#"{"attributes": {"header.A": "1", "header.a": "2"}}"#, "attributes.header.a: given twice"),
             (r#"{"attributes": {"path": "/a/..;x/b"}}"#, "attributes.path: `..` beside `;`"),
             (r#"{"attributes": {"": "1"}}"#, "attributes.: a name has 1 to 128 bytes"),

@@ -4,6 +4,10 @@ use super::*;
 use serde_json::json;
 use tidegate_core::units::Cost;
 
+fn parse_request(value: &Value) -> Result<EnvoyRequest<'_>, EnvoyError> {
+    super::parse_request(value, 16)
+}
+
 fn parse_error(value: Value) -> String {
     parse_request(&value).unwrap_err().to_string()
 }

@@ -5,6 +5,10 @@ use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOv
 use crate::protobuf::ProtobufWriter;
 use prost::Message;
 
+pub(in crate::edges::envoy) fn parse_request(message: &[u8]) -> Result<EnvoyRequest<'_>, EnvoyError> {
+    super::parse_request(message, 16)
+}
+
 /// The request that a message of another encoder must yield.
 pub(super) fn expected(message: &RateLimitRequest) -> EnvoyRequest<'_> {
     let descriptor = |d: &RateLimitDescriptor| {
@@ -170,4 +174,6 @@ fn requests_within_the_bounds_are_read_and_larger_ones_rejected() {
         assert!(parse_request(&within.encode_to_vec()).is_ok(), "{want}");
         assert!(parse_error(&beyond).starts_with(want), "{}", parse_error(&beyond));
     }
+    let many = of_descriptors(256).encode_to_vec();
+    assert!(super::parse_request(&many, 256).is_ok() && super::parse_request(&many, 255).is_err());
 }

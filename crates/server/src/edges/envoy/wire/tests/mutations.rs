@@ -1,6 +1,7 @@
 //! Hostile requests: any bytes yield the same request as another decoder, and survive encoding and decoding.
 
 use super::super::*;
+use super::parse_request;
 use crate::edges::envoy::frame;
 use crate::edges::envoy::messages::{ProtoEntry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest};
 use prost::Message;
