@@ -147,7 +147,7 @@ impl<S> Limiter<S> {
         &self.store
     }
 
-    /// Replaces the rules and keys. Decisions under way finish by the previous ones; counts go on.
+    /// Replaces the rules and keys. Decisions in flight finish by the previous ones; counts go on.
     pub fn replace_policy(&self, policy: Policy) {
         let replaced: Result<u64, Infallible> = self.policy.replace_with(|| Ok(policy));
         let _version = replaced;

@@ -155,7 +155,7 @@ impl PolicyWatcher {
         self.ignored_files.warn();
         let (status, version) = (reload.status(), decider.limiter.policy().version());
         match &reload {
-            ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
+            ReloadOutcome::Rejected { why } => warn!(status, version, error = why, "reload"),
             _ => info!(status, version, "reload"),
         }
         reload
@@ -268,9 +268,9 @@ fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::Xds
                 status.xds = Some(format!("{reason}: {why}"));
             }
             if is_loaded {
-                warn!(why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
+                warn!(error = why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
             } else {
-                warn!(why, wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does");
+                warn!(error = why, wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does");
             }
         }
     }
@@ -285,9 +285,9 @@ fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) 
     decider.metrics.reload.successful.set(0);
     decider.metrics.reload.rejected.inc();
     if decider.first_config.is_loaded(source) {
-        warn!(what, why, "rejected, the last good ones stay in force");
+        warn!(what, error = why, "rejected, the last good ones stay in force");
     } else {
-        warn!(what, why, "rejected, and nothing is in force yet");
+        warn!(what, error = why, "rejected, and nothing is in force yet");
     }
 }
 

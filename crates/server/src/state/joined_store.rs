@@ -149,15 +149,15 @@ impl JoinedStore {
     /// Logs why this node has not joined the store, unless the line about an outage names the cause.
     pub(crate) fn log_not_joined(&self) {
         if self.observer.health.outage().is_none() {
-            let fault = self.join_failure_reason();
-            warn!(fault, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
+            let cause = self.join_failure_reason();
+            warn!(cause, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
         }
     }
 
     /// Why the store cannot be used, if known.
     pub(crate) fn join_failure_reason(&self) -> String {
-        let fault = self.redis.last_error().map(|fault| fault.to_string());
-        let known = fault.or_else(|| Some(self.observer.health.outage()?.cause.to_string()));
+        let error = self.redis.last_error().map(|error| error.to_string());
+        let known = error.or_else(|| Some(self.observer.health.outage()?.cause.to_string()));
         known.unwrap_or_else(|| "it does not reply in time".to_owned())
     }
 

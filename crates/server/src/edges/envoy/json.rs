@@ -32,7 +32,7 @@ pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
     let (status, kind, body) = match result {
         Ok((status, body)) => (status, "application/json", Bytes::from(body)),
         Err(error) => {
-            tracing::debug!(fault = %error, "no decision");
+            tracing::debug!(%error, "no decision");
             // The same for every error, and with a newline, as in the reference service.
             (400, "text/plain; charset=utf-8", "Bad Request\n".into())
         }
