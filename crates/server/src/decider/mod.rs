@@ -109,7 +109,7 @@ pub(crate) struct CheckedDescriptors<'v> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClientIdentity {
     Clear,
-    /// The request is denied, because no block would hold for its client.
+    /// The request is denied, because a block of this client could not be applied.
     Ambiguous,
 }
 

@@ -124,7 +124,7 @@ impl JoinedStore {
         let counters = self.store.restore_local_admissions(admissions, limit_of, options_of);
         let permits = admissions.permits.len();
         if counters + permits > 0 {
-            info!(counters, permits, "what was admitted without the store counts on");
+            info!(counters, permits, "restored the charges and permits admitted without the store");
         }
         if let without_limit @ 1.. = admissions.units.len() - counters {
             warn!(without_limit, "pending charges of rules that are gone are dropped");
