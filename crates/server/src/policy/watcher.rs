@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
-use crate::decider::{ConfigSource, Decider};
+use crate::decider::{ConfigSource, DeciderControl};
 use crate::logging::SanitizedText;
 use crate::policy::xds::{self, XdsSubscription};
 
@@ -36,8 +36,8 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const BUILT_IN_FILE: SourceFile<'_> = SourceFile { name: "built-in", text: BUILT_IN_RULES };
 
 /// Watches the sources of rules and keys. Stops when dropped.
-#[derive(Debug)]
 pub(crate) struct PolicyWatcher {
+    decider: Arc<DeciderControl>,
     follower: Option<PolicyFollower>,
     control_plane: Option<XdsSubscription>,
     status: Arc<Mutex<PolicyStatus>>,
@@ -104,7 +104,7 @@ pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Resu
 
 impl PolicyWatcher {
     /// Starts to watch the sources of rules. Their first contents are in force already.
-    pub(crate) fn start(decider: &Arc<Decider>, from: &RulesSource) -> std::io::Result<Self> {
+    pub(crate) fn start(decider: &Arc<DeciderControl>, from: &RulesSource) -> std::io::Result<Self> {
         let status = Arc::<Mutex<PolicyStatus>>::default();
         // One for both sources: the policy in force combines files and control plane.
         let reload_warnings = Arc::<ReloadWarnings>::default();
@@ -139,7 +139,7 @@ impl PolicyWatcher {
             };
             XdsSubscription::start(plane, xds_applier(decider), Arc::new(on_event))
         });
-        Ok(PolicyWatcher { follower, control_plane, status, ignored_files })
+        Ok(PolicyWatcher { decider: Arc::clone(decider), follower, control_plane, status, ignored_files })
     }
 
     /// Waits for the first message of the control plane, if there is one.
@@ -150,10 +150,10 @@ impl PolicyWatcher {
     }
 
     /// Reads the files again, waits for the result and logs it. Blocks.
-    pub(crate) fn reload(&self, decider: &Decider) -> ReloadOutcome {
-        let reload = self.reload_files(decider);
+    pub(crate) fn reload(&self) -> ReloadOutcome {
+        let reload = self.reload_files();
         self.ignored_files.warn();
-        let (status, version) = (reload.status(), decider.limiter.policy().version());
+        let (status, version) = (reload.status(), self.decider.limiter.policy().version());
         match &reload {
             ReloadOutcome::Rejected { why } => warn!(status, version, error = why, "reload"),
             _ => info!(status, version, "reload"),
@@ -161,17 +161,18 @@ impl PolicyWatcher {
         reload
     }
 
-    fn reload_files(&self, decider: &Decider) -> ReloadOutcome {
+    fn reload_files(&self) -> ReloadOutcome {
+        let policy = self.decider.limiter.policy();
         let Some(follower) = &self.follower else {
             return ReloadOutcome::NoFiles;
         };
-        let before = decider.limiter.policy().version();
+        let before = policy.version();
         if !follower.look(RELOAD_TIMEOUT) {
             return ReloadOutcome::Slow;
         }
         match self.stale() {
             Some(why) => ReloadOutcome::Rejected { why },
-            None if decider.limiter.policy().version() == before => ReloadOutcome::Unchanged,
+            None if policy.version() == before => ReloadOutcome::Unchanged,
             None => ReloadOutcome::Done,
         }
     }
@@ -207,7 +208,7 @@ impl PolicyStatus {
 
 /// Called by the rules thread and by the keys thread. The lock is held to the end, so that the last writer has the
 /// last policy.
-fn on_file_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
+fn on_file_event(decider: &DeciderControl, status: &Mutex<PolicyStatus>, event: PolicyEvent<'_>) {
     let mut status = status.lock();
     status.record(event, decider.limiter.policy().load().keys.is_some());
     let (what, state) = match event {
@@ -226,7 +227,7 @@ fn on_file_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: PolicyE
 }
 
 /// Puts the limits from a control plane in force, beside the files.
-fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
+fn xds_applier(decider: &Arc<DeciderControl>) -> xds::ApplyResources {
     let policy = Arc::clone(decider.limiter.policy());
     Arc::new(move |resources| {
         let domains = xds::decode_domains(resources)?;
@@ -236,7 +237,7 @@ fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
 }
 
 /// Called by the task that follows the control plane.
-fn on_xds_event(decider: &Decider, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
+fn on_xds_event(decider: &DeciderControl, status: &Mutex<PolicyStatus>, event: xds::XdsEvent<'_>) {
     let mut status = status.lock();
     match event {
         xds::XdsEvent::Connected => {
@@ -281,7 +282,7 @@ const CONTROL_PLANE_LOST: &str = "the control plane is lost";
 const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
 
 /// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
-fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) {
+fn log_rejected(decider: &DeciderControl, source: ConfigSource, what: &str, why: &str) {
     decider.metrics.reload.successful.set(0);
     decider.metrics.reload.rejected.inc();
     if decider.first_config.is_loaded(source) {
@@ -291,7 +292,7 @@ fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) 
     }
 }
 
-fn record_in_force(decider: &Decider, what: &str, status: &mut PolicyStatus) {
+fn record_in_force(decider: &DeciderControl, what: &str, status: &mut PolicyStatus) {
     let policy = decider.limiter.policy().get();
     if !policy.is_configured() {
         warn!("there is no configuration yet, so requests get errors");

@@ -19,9 +19,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::state::ServerLimiter;
-use crate::state::any_store::StoreCondition;
 use crate::state::store_events::StoreObserver;
 use crate::state::store_health::{LOCAL_DECISION_NOTE, log_report};
+use crate::store_condition::StoreCondition;
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.

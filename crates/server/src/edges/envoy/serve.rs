@@ -103,12 +103,12 @@ impl EnvoyEdge {
 
     /// The statistics of the reference service, in the Prometheus text format. Empty unless they are enabled.
     pub(crate) fn expose_statistics(&self) -> String {
-        let (loads, rejected) = (self.decider.rule_loads.get(), self.decider.metrics.reload.rejected.get());
+        let (loads, rejected) = self.decider.rule_loads();
         self.statistics.as_ref().map_or_else(String::new, |statistics| statistics.expose(loads, rejected))
     }
 
     pub(super) fn count_response(&self, status: u16) {
-        self.decider.metrics.count_response(Edge::Envoy, status);
+        self.decider.count_response(Edge::Envoy, status);
     }
 
     async fn should_rate_limit(&self, wait: CallerDeadline, body: Incoming) -> EnvoyResult<Vec<u8>> {

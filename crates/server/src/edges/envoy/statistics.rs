@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use tidegate::Source;
 use tidegate::observe::{Counter, Histogram};
-use tidegate_core::store::Source;
 use tidegate_rules::engine::DescriptorResponse;
 use tidegate_rules::envoy::{Descriptor, Hits, Status};
 
