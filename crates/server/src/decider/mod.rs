@@ -635,6 +635,30 @@ pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::start::build_decider;
+    use crate::config::SettingsLayer;
+    use crate::net::ShutdownHandle;
+    use crate::state::NodeIdentity;
+    use tidegate_rules::{SourceFile, parse};
+
+    /// `/v1/auth` read headers by one rule set and decided by the next if a reload came in between.
+    #[tokio::test]
+    async fn a_request_is_decided_under_the_rules_it_was_parsed_by() {
+        let settings = SettingsLayer::default().resolve().unwrap();
+        let (drain, _idle) = ShutdownHandle::new();
+        let built = build_decider(&settings, None, &NodeIdentity::open(None).unwrap(), &drain);
+        let Ok((decider, control)) = built else { panic!("the built-in rules cannot be read") };
+        let ip = || Request { edge: Edge::Auth, ip: "203.0.113.9".parse().ok(), ..Request::default() };
+        let id = decider.next_id();
+        let view = decider.view_for(Edge::Auth).unwrap();
+        let text = "version: 1\nrules: [{ name: next, by: ip, rate: 1/hour }]";
+        control.limiter.replace_policy(Policy::of(parse(&[SourceFile { name: "next", text }]).unwrap()));
+        let binding = |checked: &Checked| checked.decision.binding().map(|limit| limit.rule.name().to_string());
+        let under = decider.check_under(&view, &id, ip(), CheckOptions::CHARGE, || None).await.unwrap();
+        assert_eq!(binding(&under).as_deref(), Some("client"));
+        let after = decider.check(&id, ip(), CheckOptions::CHARGE, || None).await.unwrap();
+        assert_eq!(binding(&after).as_deref(), Some("next"));
+    }
 
     /// A list waited once for every 16 requests, and once for every peek.
     #[test]
