@@ -13,6 +13,7 @@ mod net;
 mod policy;
 mod protobuf;
 mod state;
+mod store_condition;
 #[cfg(test)]
 mod tests {
     mod caps;

@@ -39,11 +39,13 @@ const ALLOWED_USES: [AllowedUses<'_>; 22] = [
             "runtime",
             "sealed",
             "secret",
+            // Settings and events of `shard`, by way of `resilience`.
+            "shard",
             "stores",
         ],
     ),
     ("http", &["clock", "limiter"]),
-    ("observe", &["ahead", "limiter", "resilience"]),
+    ("observe", &["ahead", "limiter", "resilience", "shard"]),
 ];
 
 #[test]

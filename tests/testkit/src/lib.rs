@@ -1,7 +1,7 @@
 //! Real servers and proxies for tests, and the means to break them.
 //!
 //! Each listens on a free loopback port, has a folder of its own and ends on drop. Nothing here knows
-//! Tidegate. `layers` checks which modules of a crate use which others.
+//! Tidegate. `layers` checks which modules of a crate use which others, and `rust_code` reads the code of a file.
 
 #![allow(clippy::unwrap_used, reason = "a program that cannot be started fails its test")]
 
@@ -11,6 +11,7 @@ mod fault_proxy;
 pub mod layers;
 mod redis_server;
 mod reverse_proxy;
+pub mod rust_code;
 mod sentinel;
 mod shifted_clock;
 mod upstream;

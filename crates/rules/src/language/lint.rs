@@ -1,6 +1,6 @@
 //! Warnings about rules that are valid and probably not meant.
 //!
-//! Each check looks at one thing and says what it causes and what to write. A warning never stops a reload.
+//! Each check looks at one thing and reports what it causes and what to write. A warning never stops a reload.
 
 mod access_lists;
 mod client_choice;

@@ -31,6 +31,7 @@ const RESERVED_FDS: u64 = 64;
 /// What the listeners need besides the settings. All of it has been checked.
 pub(super) struct ListenerParts {
     pub(super) decider: Arc<Decider>,
+    pub(super) metrics: Arc<Metrics>,
     pub(super) policy_watcher: Arc<PolicyWatcher>,
     pub(super) access: AdminAccess,
     pub(super) password: Option<RespPassword>,
@@ -99,7 +100,7 @@ pub(super) async fn serve_all(
 }
 
 fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, shutdown: &'s ShutdownHandle) -> Vec<ListenerRow<'s>> {
-    let ListenerParts { decider, policy_watcher, access, password, tls } = parts;
+    let ListenerParts { decider, metrics, policy_watcher, access, password, tls } = parts;
     let limits = ListenerLimits {
         connections: max_connections(settings),
         per_peer: settings.max_connections_per_peer,
@@ -121,7 +122,7 @@ fn table<'s>(settings: &'s ServerSettings, parts: ListenerParts, shutdown: &'s S
     let admin = AdminListener { decider: Arc::clone(&decider), metrics: render, policy_watcher, access };
     let public = PublicListener::new(&decider, &envoy);
     let resp = RespListener::new(Arc::clone(&decider), password, settings.capabilities().precision);
-    let shared = (&decider.metrics, shutdown);
+    let shared = (&metrics, shutdown);
     vec![
         row(shared, ListenerName::Http, &settings.http, public, limits, None),
         row(shared, ListenerName::Grpc, &settings.grpc, EnvoyListener(envoy), aged, tls),

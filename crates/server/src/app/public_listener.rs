@@ -80,12 +80,12 @@ impl HttpHandler for PublicListener {
         if discarded == Discarded::Partly {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
-        decider.metrics.count_response(edge, response.status().as_u16());
+        decider.count_response(edge, response.status().as_u16());
         response
     }
 
     fn panic_response(&self) -> HttpResponse {
-        self.0.decider.metrics.count_response(Edge::Http, 500);
+        self.0.decider.count_response(Edge::Http, 500);
         ApiError::Internal.to_response(&self.0.decider.next_id())
     }
 

@@ -19,7 +19,7 @@ use super::listeners::{self, ListenerParts, enabled_edges};
 use super::shutdown::{ShutdownOutcome, Signals, run_until_shutdown};
 use super::warnings;
 use crate::config::{ResetFormat, ServerSettings, StoreChoice};
-use crate::decider::{Decider, FirstConfig};
+use crate::decider::{Decider, DeciderControl, FirstConfig};
 use crate::edges::admin::access::AdminAccess;
 use crate::edges::resp::serve::RespPassword;
 use crate::logging::DecisionIds;
@@ -27,7 +27,7 @@ use crate::net::{ListenerTls, ShutdownHandle};
 use crate::policy::watcher::{self, PolicyWatcher};
 use crate::state::late_replies::LateReplies;
 use crate::state::node_identity::write_pending;
-use crate::state::{AnyStore, NodeIdentity, data_dir};
+use crate::state::{AnyStore, NodeIdentity, ServerLimiter, data_dir};
 
 /// The time that the last settlements may take when the service ends.
 const FINAL_SETTLEMENT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -61,14 +61,16 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     let own = own_secret(&settings)?;
     let identity = NodeIdentity::open(membership_folder(&settings))
         .map_err(|error| ServeError::Config(format!("--data-dir: {error}")))?;
-    let decider = Arc::new(build_decider(&settings, own.as_ref(), &identity, &drain)?);
-    identity.restore_local_admissions(&decider.limiter);
+    let (decider, control) = build_decider(&settings, own.as_ref(), &identity, &drain)?;
+    let (decider, control) = (Arc::new(decider), Arc::new(control));
+    let limiter = &control.limiter;
+    identity.restore_local_admissions(limiter);
     let pending = identity.local_admissions_file.clone();
     let secret_folder = membership_folder(&settings).filter(|_| pending.is_some());
     let known = identity.store_secret.clone();
-    join_store(&decider, (own, known), secret_folder, settings.require_store).await?;
-    identity.spawn_persistence(&decider.limiter);
-    let watcher = Arc::new(PolicyWatcher::start(&decider, &settings.rules).map_err(system)?);
+    join_store(limiter, (own, known), secret_folder, settings.require_store).await?;
+    identity.spawn_persistence(limiter);
+    let watcher = Arc::new(PolicyWatcher::start(&control, &settings.rules).map_err(system)?);
     if !settings.rules.allow_late_control_plane {
         tokio::select! {
             () = watcher.wait_for_control_plane() => {}
@@ -80,25 +82,26 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     let tls = settings.grpc_tls.clone().map(ListenerTls::open).transpose();
     let tls = tls.map_err(|error| ServeError::Config(format!("--grpc-cert: {error}")))?;
     let password = resp_password(&settings)?;
-    warnings::log(&settings, config, keys_file(&settings, &decider).as_deref());
-    decider.metrics.serve_only(&enabled_edges(&settings));
+    warnings::log(&settings, config, keys_file(&settings, limiter).as_deref());
+    control.metrics.serve_only(&enabled_edges(&settings));
     let parts = ListenerParts {
         decider: Arc::clone(&decider),
+        metrics: Arc::clone(&control.metrics),
         policy_watcher: Arc::clone(&watcher),
         access,
         password,
         tls: tls.map(Arc::new),
     };
     listeners::serve_all(&settings, parts, &drain).await?;
-    tokio::spawn(run_maintenance(Arc::clone(&decider)));
-    decider.limiter.spawn_background(&TokioRuntime::new().map_err(no_randomness)?);
+    tokio::spawn(run_maintenance(Arc::clone(&decider), Arc::clone(limiter)));
+    limiter.spawn_background(&TokioRuntime::new().map_err(no_randomness)?);
     let reload = || {
-        let (watcher, decider) = (Arc::clone(&watcher), Arc::clone(&decider));
-        tokio::task::spawn_blocking(move || watcher.reload(&decider));
+        let watcher = Arc::clone(&watcher);
+        tokio::task::spawn_blocking(move || watcher.reload());
     };
     let outcome =
         run_until_shutdown(signals, drain, idle, settings.drain_delay, settings.shutdown_timeout, reload).await;
-    if let Some(shared) = decider.limiter.store().shared()
+    if let Some(shared) = limiter.store().shared()
         && outcome != ShutdownOutcome::Forced
     {
         shared.return_leases().await;
@@ -106,12 +109,12 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
     decider.log_missed_denials();
     if outcome != ShutdownOutcome::Forced {
         // Settlements that the store does not have yet. A longer wait would delay the end of the process.
-        let retries = decider.limiter.retry_settlements();
+        let retries = limiter.retry_settlements();
         let _done_or_left = tokio::time::timeout(FINAL_SETTLEMENT_TIMEOUT, retries).await;
     }
     // Last, because settlements without a reply become pending charges.
     if let Some(file) = pending {
-        write_pending(&decider.limiter, &file);
+        write_pending(limiter, &file);
     }
     match outcome {
         ShutdownOutcome::Clean => info!("everything finished"),
@@ -122,10 +125,10 @@ pub(crate) async fn serve(settings: ServerSettings, config: Option<&Path>) -> Re
 }
 
 /// The keys file that the rules at the start name. It is beside the rules.
-fn keys_file(settings: &ServerSettings, decider: &Decider) -> Option<PathBuf> {
+fn keys_file(settings: &ServerSettings, limiter: &ServerLimiter) -> Option<PathBuf> {
     let path = settings.rules.path.as_deref()?;
     let folder = if path.is_dir() { Some(path) } else { path.parent() };
-    let policy = decider.limiter.policy().load();
+    let policy = limiter.policy().load();
     Some(folder?.join(policy.rules.keys_file()?))
 }
 
@@ -167,18 +170,18 @@ fn membership_folder(settings: &ServerSettings) -> Option<&Path> {
 /// Joins the other nodes at the store they share. If the store cannot be reached, the service starts without it,
 /// unless `required`.
 async fn join_store(
-    decider: &Arc<Decider>,
+    limiter: &Arc<ServerLimiter>,
     (own, known): (Option<Secret>, Option<Secret>),
     folder: Option<&Path>,
     required: bool,
 ) -> Result<(), ServeError> {
-    let Some(shared) = decider.limiter.store().shared() else {
+    let Some(shared) = limiter.store().shared() else {
         return Ok(());
     };
-    let (joining, folder) = (Arc::clone(decider), folder.map(Path::to_owned));
+    let (joining, folder) = (Arc::clone(limiter), folder.map(Path::to_owned));
     let (done, joined) = oneshot::channel();
     tokio::spawn(async move {
-        let limiter = &joining.limiter;
+        let limiter = &joining;
         let Some(shared) = limiter.store().shared() else { return };
         let secret = shared.join(limiter, own.as_ref(), known.as_ref()).await;
         let _receiver_may_be_gone = done.send(());
@@ -209,7 +212,7 @@ pub(crate) fn build_decider(
     own: Option<&Secret>,
     identity: &NodeIdentity,
     drain: &ShutdownHandle,
-) -> Result<Decider, ServeError> {
+) -> Result<(Decider, DeciderControl), ServeError> {
     // Until the store is joined, use the secret that it had last.
     let secret = match own.or(identity.store_secret.as_ref()) {
         Some(known) => known.clone(),
@@ -253,17 +256,15 @@ pub(crate) fn build_decider(
         ResetFormat::Delta => ResetStyle::Delta,
     };
     let ids = DecisionIds::random().map_err(no_randomness)?;
-    Ok(Decider {
+    let control = DeciderControl {
         limiter: Arc::new(limiter),
         clock,
         metrics,
-        ids,
-        reset,
         log_subjects: settings.log_subjects,
-        phase: drain.subscribe(),
-        first_config,
-        rule_loads: Counter::default(),
-    })
+        first_config: Arc::new(first_config),
+        rule_loads: Arc::new(Counter::default()),
+    };
+    Ok((Decider::new(&control, ids, reset, drain.subscribe()), control))
 }
 
 fn system(error: impl std::fmt::Display) -> ServeError {
@@ -275,7 +276,7 @@ fn no_randomness(error: getrandom::Error) -> ServeError {
 }
 
 /// The work that no request causes: logs counts, rules that no request matches, and the condition of the store.
-async fn run_maintenance(decider: Arc<Decider>) {
+async fn run_maintenance(decider: Arc<Decider>, limiter: Arc<ServerLimiter>) {
     let mut tick = tokio::time::interval(MAINTENANCE_INTERVAL);
     let (mut unacknowledged, mut overflowed, mut late_replies) = (None, 0, LateReplies::default());
     for ticks in 0_u64.. {
@@ -285,7 +286,7 @@ async fn run_maintenance(decider: Arc<Decider>) {
             decider.report_unmatched();
             decider.report_lateness(&mut late_replies);
         }
-        let store = decider.limiter.store();
+        let store = limiter.store();
         store.report_health(&mut unacknowledged);
         store.report_overflow(&mut overflowed);
     }

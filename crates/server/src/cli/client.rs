@@ -50,7 +50,7 @@ pub(super) enum ServerAddressError {
     Empty,
     #[error("has another scheme than http; {FORMS}")]
     Scheme,
-    #[error("has a user or a password, which no server asks for; remove what stands before `@`")]
+    #[error("has a user or a password, which no server requires; remove what stands before `@`")]
     Password,
     #[error("has a path; write the server alone, such as http://host:port")]
     Path,

@@ -99,7 +99,8 @@ struct DoctorArgs {
     #[arg(long, env = "TIDEGATE_CLOCK_WARN", value_name = "DURATION", value_parser = millis)]
     clock_warn: Option<Duration>,
 
-    /// Difference between the clocks that is a failure; a plain number is milliseconds [default: 50ms]
+    /// Difference between the clocks that is a failure; a plain number is milliseconds [default: 50ms, or --clock-warn
+    /// if that is more]
     #[arg(long, env = "TIDEGATE_CLOCK_ALARM", value_name = "DURATION", value_parser = millis)]
     clock_alarm: Option<Duration>,
 

@@ -90,8 +90,8 @@ settings! {
     #[serde(deserialize_with = "file_millis")]
     clock_alarm: Duration,
 
-    /// Listener for checks over HTTP: host:port, a port on loopback, :port on every address of this machine, unix:path
-    /// or off [default: 127.0.0.1:8080]
+    /// Listener for checks over HTTP: host:port, a port on loopback, :port on every IPv4 address of this machine,
+    /// unix:path or off [default: 127.0.0.1:8080]
     #[arg(long, env = "TIDEGATE_HTTP", value_name = "ADDR")]
     http: ListenAddress,
 
@@ -215,8 +215,9 @@ settings! {
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS", value_name = "N")]
     max_connections: usize,
 
-    /// Maximum connections of one address (IPv6: one /64), no more than half of a listener's. Loopback, unix sockets
-    /// and trusted proxies have no such limit [default: a quarter of a listener's]
+    /// Maximum connections of one address (IPv6: one /64), no more than half of what all such addresses share: 1,920 of
+    /// 4,096. Loopback, unix sockets and trusted proxies have no such limit [default: a quarter of what they share, 960
+    /// of 4,096]
     #[arg(long, env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_name = "N")]
     max_connections_per_peer: usize,
 

@@ -1,6 +1,6 @@
 //! The address of a listener: `host:port`, `unix:path` or `off`.
 //!
-//! A port alone means loopback. `:port` means every address of this machine, as in other programs.
+//! A port alone means loopback. `:port` means every IPv4 address of this machine.
 
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};

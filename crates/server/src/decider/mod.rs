@@ -2,7 +2,7 @@
 //!
 //! A `Decider` demands a configuration, checks names, decides, records durations, logs denials and failures of the
 //! store, and assigns ids and receipts, alike for every edge. An edge parses bytes into a request, makes one call and
-//! renders the result. Knows no protocol.
+//! renders the result. Knows no wire format.
 
 mod denial_log;
 mod error;
@@ -17,20 +17,23 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::http::{BodyStyle, ResetStyle, ResponseContext};
-use tidegate::observe::{Counter, Metrics};
+use tidegate::live::Versioned;
+use tidegate::observe::{Counter, Metrics, NetworkMetrics};
 use tidegate::runtime::join_all;
 use tidegate::{
     Acquired, Actual, CANCEL_RETRY_AFTER, ConcurrencyDenial, ConcurrencyUsage, KeyAction, KeyCharge, KeyFamily,
-    LimiterView, Reservation, Settlement, Ticket,
+    LimitUsage, LimiterView, Policy, Reservation, Settlement, Ticket,
 };
 use tidegate_core::algorithms::{Figures, Retry, Verdict};
-use tidegate_core::store::{LimitReading, Refunded, SingleOutcome, SingleOutcomes, Source, StoreError};
+use tidegate_core::store::{
+    LimitReading, Refunded, Reserve, SINGLE_BATCH, SingleOutcome, SingleOutcomes, Source, StoreError,
+};
 use tidegate_core::units::Nanos;
 use tidegate_rules::engine::{Decision, DescriptorResponse};
 use tidegate_rules::envoy::{DescribedRequest, DescriptorOptions};
 use tidegate_rules::event::{Event, Observer};
 use tidegate_rules::request::{Edge, Request};
-use tidegate_rules::{RuleSet, may_have_case_mismatch};
+use tidegate_rules::{Explanation, RuleSet, may_have_case_mismatch};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -43,28 +46,49 @@ use self::readiness::Readiness;
 use crate::config::LogSubjects;
 use crate::logging::{DecisionId, DecisionIds, writer};
 use crate::net::ShutdownPhase;
-pub(crate) use crate::state::any_store::StoreCondition;
 use crate::state::late_replies::{LateReplies, LatenessReport};
 use crate::state::{AnyStore, ServerLimiter};
+use crate::store_condition::StoreCondition;
 pub(crate) use denial_log::listed_subject;
 pub(crate) use error::{DecideError, InputError};
 
 /// The limiter under the rules of one moment.
 pub(crate) type DeciderView<'l> = LimiterView<'l, AnyStore>;
 
+/// The outcome for each key of one call.
+pub(crate) type KeyOutcomes = SingleOutcomes;
+/// The outcome for one key.
+pub(crate) type KeyOutcome = SingleOutcome;
+/// How many keys one call takes without an allocation.
+pub(crate) const KEY_BATCH: usize = SINGLE_BATCH;
+/// Maximum time until a reservation has to be settled.
+pub(crate) const MAX_RESERVATION_TTL: Nanos = Reserve::MAX_TTL;
+
 /// Decides the requests of every edge.
 pub(crate) struct Decider {
+    limiter: Arc<ServerLimiter>,
+    clock: SystemClock,
+    metrics: Arc<Metrics>,
+    ids: DecisionIds,
+    reset: ResetStyle,
+    log_subjects: LogSubjects,
+    phase: watch::Receiver<ShutdownPhase>,
+    first_config: Arc<FirstConfig>,
+    rule_loads: Arc<Counter>,
+}
+
+/// What the start and the policy watcher share with a [`Decider`], to put rules in force and to maintain the limiter.
+/// Edges do not have it.
+#[derive(Clone)]
+pub(crate) struct DeciderControl {
     pub(crate) limiter: Arc<ServerLimiter>,
     pub(crate) clock: SystemClock,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) ids: DecisionIds,
-    pub(crate) reset: ResetStyle,
     pub(crate) log_subjects: LogSubjects,
-    pub(crate) phase: watch::Receiver<ShutdownPhase>,
     /// Whether a configuration is loaded. A service that starts without one has none until its first load succeeds.
-    pub(crate) first_config: FirstConfig,
+    pub(crate) first_config: Arc<FirstConfig>,
     /// Rules that came into force. Keys do not count.
-    pub(crate) rule_loads: Counter,
+    pub(crate) rule_loads: Arc<Counter>,
 }
 
 /// The rules that a request charges, of those that apply to it.
@@ -111,7 +135,7 @@ pub(crate) struct CheckedDescriptors<'v> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ClientIdentity {
     Clear,
-    /// The request is denied, because no block would hold for its client.
+    /// The request is denied, because a block of this client could not be applied.
     Ambiguous,
 }
 
@@ -143,6 +167,16 @@ impl CheckOptions {
 }
 
 impl Decider {
+    pub(crate) fn new(
+        control: &DeciderControl,
+        ids: DecisionIds,
+        reset: ResetStyle,
+        phase: watch::Receiver<ShutdownPhase>,
+    ) -> Self {
+        let DeciderControl { limiter, clock, metrics, log_subjects, first_config, rule_loads } = control.clone();
+        Decider { limiter, clock, metrics, ids, reset, log_subjects, phase, first_config, rule_loads }
+    }
+
     /// Wraps the work of an edge: polled in place if the store never waits, boxed otherwise.
     pub(crate) fn run<F: Future>(&self, work: F) -> MaybeReady<F> {
         if self.limiter.store().never_wait() { MaybeReady::poll_now(work) } else { MaybeReady::boxed(work) }
@@ -156,13 +190,26 @@ impl Decider {
         options: CheckOptions,
         request_for_log: impl FnOnce() -> Option<Request<'a>>,
     ) -> Result<Checked, DecideError> {
-        self.validate(&request)?;
+        let view = self.view_for(request.edge)?;
+        self.check_under(&view, id, request, options, request_for_log).await
+    }
+
+    /// Decides one request that was parsed under the rules of `view`.
+    pub(crate) async fn check_under<'a>(
+        &self,
+        view: &DeciderView<'_>,
+        id: &DecisionId,
+        request: Request<'_>,
+        options: CheckOptions,
+        request_for_log: impl FnOnce() -> Option<Request<'a>>,
+    ) -> Result<Checked, DecideError> {
+        validate_names(&view.policy().rules, &request)?;
         let edge = request.edge;
         let started = Instant::now();
         let decision = match options.scope {
-            ChargeScope::Nothing => self.limiter.peek(request).await,
-            ChargeScope::Units => self.limiter.check_units(request).await,
-            ChargeScope::All => self.limiter.check(request).await,
+            ChargeScope::Nothing => view.peek(request).await,
+            ChargeScope::Units => view.check_units(request).await,
+            ChargeScope::All => view.check(request).await,
         };
         self.metrics.record_duration(edge, started.elapsed());
         let decision = decision?;
@@ -231,7 +278,7 @@ impl Decider {
         if options.receipt { self.receipt(decision) } else { None }
     }
 
-    /// Decides one request of Envoy. `view` is a [`Decider::configured_view`], `request` the native form, and
+    /// Decides one request of Envoy. `view` is a [`Decider::view_for`], `request` the native form, and
     /// `request_for_log` the same once more, for the log.
     pub(crate) async fn check_described<'v, 'a>(
         &self,
@@ -256,7 +303,7 @@ impl Decider {
     }
 
     /// Charges keys under the limits that come with them.
-    pub(crate) async fn charge_keys(&self, edge: Edge, charges: &[KeyCharge<'_>], results: &mut SingleOutcomes) {
+    pub(crate) async fn charge_keys(&self, edge: Edge, charges: &[KeyCharge<'_>], results: &mut KeyOutcomes) {
         let started = Instant::now();
         self.limiter.charge_keys(edge, charges, results).await;
         self.metrics.record_duration(edge, started.elapsed());
@@ -380,6 +427,59 @@ impl Decider {
         Ok(self.limiter.refund(receipt).await?)
     }
 
+    /// The use of every limit that applies to a request, and why it applies.
+    pub(crate) async fn inspect(&self, request: Request<'_>) -> Result<(Explanation, Vec<LimitUsage>), DecideError> {
+        let view = self.view_for(request.edge)?;
+        validate_names(&view.policy().rules, &request)?;
+        let explanation = view.explain(request.clone());
+        Ok((explanation, view.inspect(request).await?))
+    }
+
+    /// Resets the counters of one client, or only that of one rule. Returns how many.
+    pub(crate) async fn reset(
+        &self,
+        request: Request<'_>,
+        rule: Option<&str>,
+    ) -> Result<(Explanation, u64), DecideError> {
+        let view = self.view_for(request.edge)?;
+        validate_names(&view.policy().rules, &request)?;
+        let explanation = view.explain(request.clone());
+        let counters = match rule {
+            None => view.reset(request).await,
+            Some(rule) if explanation.rules.iter().any(|view| view.rule.as_str() == rule) => {
+                view.reset_rule(rule, request).await
+            }
+            Some(_) => return Err(InputError::new("rule", "no active rule has this name").into()),
+        };
+        Ok((explanation, counters?))
+    }
+
+    /// Which rules apply to a request, and why.
+    pub(crate) fn explain(&self, request: Request<'_>) -> Result<Explanation, DecideError> {
+        let view = self.view_for(request.edge)?;
+        validate_names(&view.policy().rules, &request)?;
+        Ok(view.explain(request))
+    }
+
+    /// Explains requests in order, all under the same rules. They have been validated. An explanation has a part for
+    /// each rule, and all together have no more than `max_parts`.
+    pub(crate) fn explain_list(
+        &self,
+        requests: Vec<Request<'_>>,
+        max_parts: usize,
+        each: impl FnMut(Explanation),
+    ) -> Result<(), DecideError> {
+        let view = self.limiter.view();
+        let rules = view.policy().rules.rules().len();
+        let max = (max_parts / rules.max(1)).max(1);
+        if requests.len() > max {
+            let reason = format!("with {rules} rules a list has at most {max} requests; send fewer");
+            return Err(InputError::new(format!("[{max}]"), reason).into());
+        }
+        requests.into_iter().map(|request| view.explain(request)).for_each(each);
+        Ok(())
+    }
+
     /// A receipt for a decision, if something was charged.
     fn receipt(&self, decision: &Decision) -> Option<String> {
         self.limiter.receipt(decision).unwrap_or_else(|error| {
@@ -396,11 +496,16 @@ impl Decider {
     /// Checks that there is a configuration and that the rules know the names of a request.
     pub(crate) fn validate(&self, request: &Request<'_>) -> Result<(), DecideError> {
         self.require_config(request.edge)?;
-        // Most requests need no check.
-        if request.costs.is_empty() && !may_have_case_mismatch(request) {
+        if has_plain_names(request) {
             return Ok(());
         }
         Ok(check_names(&self.limiter.policy().load().rules, request)?)
+    }
+
+    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded.
+    pub(crate) fn view_for(&self, edge: Edge) -> Result<DeciderView<'_>, DecideError> {
+        self.require_config(edge)?;
+        Ok(self.limiter.view())
     }
 
     pub(crate) fn next_id(&self) -> DecisionId {
@@ -412,16 +517,27 @@ impl Decider {
         self.limiter.view()
     }
 
-    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded. This is
-    /// checked first: a view from before the load has the empty policy of the start, which allows everything.
-    pub(crate) fn configured_view(&self, edge: Edge) -> Result<DeciderView<'_>, DecideError> {
-        self.require_config(edge)?;
-        Ok(self.view())
+    /// The rules and keys in force.
+    pub(crate) fn policy(&self) -> Arc<Versioned<Policy>> {
+        self.limiter.policy().get()
     }
 
-    /// The rules in force.
-    pub(crate) fn rules(&self) -> Arc<RuleSet> {
-        Arc::clone(&self.limiter.policy().load().rules)
+    /// The digest of the rules in force, as the log has it.
+    pub(crate) fn rules_hash(&self) -> String {
+        self.metrics.reload.hash.lock().clone()
+    }
+
+    /// How often rules came into force, and how often new ones were rejected.
+    pub(crate) fn rule_loads(&self) -> (u64, u64) {
+        (self.rule_loads.get(), self.metrics.reload.rejected.get())
+    }
+
+    pub(crate) fn count_response(&self, edge: Edge, status: u16) {
+        self.metrics.count_response(edge, status);
+    }
+
+    pub(crate) fn network_metrics(&self) -> &NetworkMetrics {
+        &self.metrics.network
     }
 
     /// Whether this peer speaks for many clients: a program on this machine, or a proxy that the rules name.
@@ -513,6 +629,16 @@ async fn check_batch<'r>(
     }
 }
 
+/// Checks the names of a request, if it has names that need a check.
+fn validate_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), InputError> {
+    if has_plain_names(request) { Ok(()) } else { check_names(rules, request) }
+}
+
+/// Whether the names of a request need no check, like those of most requests.
+fn has_plain_names(request: &Request<'_>) -> bool {
+    request.costs.is_empty() && !may_have_case_mismatch(request)
+}
+
 /// Rejects attributes that differ from a known one by case, because no rule would match them, and costs in units that
 /// the rules do not know, because nothing would be charged for them.
 pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), InputError> {
@@ -528,6 +654,30 @@ pub(crate) fn check_names(rules: &RuleSet, request: &Request<'_>) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::app::start::build_decider;
+    use crate::config::SettingsLayer;
+    use crate::net::ShutdownHandle;
+    use crate::state::NodeIdentity;
+    use tidegate_rules::{SourceFile, parse};
+
+    /// `/v1/auth` read headers by one rule set and decided by the next if a reload came in between.
+    #[tokio::test]
+    async fn a_request_is_decided_under_the_rules_it_was_parsed_by() {
+        let settings = SettingsLayer::default().resolve().unwrap();
+        let (drain, _idle) = ShutdownHandle::new();
+        let built = build_decider(&settings, None, &NodeIdentity::open(None).unwrap(), &drain);
+        let Ok((decider, control)) = built else { panic!("the built-in rules cannot be read") };
+        let ip = || Request { edge: Edge::Auth, ip: "203.0.113.9".parse().ok(), ..Request::default() };
+        let id = decider.next_id();
+        let view = decider.view_for(Edge::Auth).unwrap();
+        let text = "version: 1\nrules: [{ name: next, by: ip, rate: 1/hour }]";
+        control.limiter.replace_policy(Policy::of(parse(&[SourceFile { name: "next", text }]).unwrap()));
+        let binding = |checked: &Checked| checked.decision.binding().map(|limit| limit.rule.name().to_string());
+        let under = decider.check_under(&view, &id, ip(), CheckOptions::CHARGE, || None).await.unwrap();
+        assert_eq!(binding(&under).as_deref(), Some("client"));
+        let after = decider.check(&id, ip(), CheckOptions::CHARGE, || None).await.unwrap();
+        assert_eq!(binding(&after).as_deref(), Some("next"));
+    }
 
     /// A list waited once for every 16 requests, and once for every peek.
     #[test]

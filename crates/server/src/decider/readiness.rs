@@ -1,8 +1,5 @@
 //! Whether this node is ready for requests, for both listeners that report it.
 
-use http::StatusCode;
-use serde_json::{Value, json};
-
 use crate::decider::MissingConfigError;
 use crate::net::ShutdownPhase;
 
@@ -25,23 +22,6 @@ impl Readiness {
             (ShutdownPhase::Serving, Err(missing)) => Readiness::NoConfiguration(missing),
         }
     }
-
-    pub(crate) fn status_code(self) -> StatusCode {
-        match self {
-            Readiness::Ready => StatusCode::OK,
-            Readiness::Draining | Readiness::NoConfiguration(_) => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-
-    pub(crate) fn body(self) -> Value {
-        match self {
-            Readiness::Ready => json!({"status": "ready"}),
-            Readiness::Draining => json!({"status": "draining"}),
-            Readiness::NoConfiguration(missing) => {
-                json!({"status": "no_configuration", "reason": missing.to_string()})
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -51,15 +31,12 @@ mod tests {
     #[test]
     fn a_node_is_ready_while_it_serves_and_has_a_configuration() {
         let missing = MissingConfigError::Files;
-        let ready = Readiness::of(ShutdownPhase::Serving, Ok(()));
-        assert_eq!((ready, ready.status_code().as_u16()), (Readiness::Ready, 200));
+        assert_eq!(Readiness::of(ShutdownPhase::Serving, Ok(())), Readiness::Ready);
         let waiting = Readiness::of(ShutdownPhase::Serving, Err(missing));
-        assert_eq!(waiting.status_code(), 503);
-        assert_eq!(waiting.body()["reason"], missing.to_string());
+        assert_eq!(waiting, Readiness::NoConfiguration(missing));
         for phase in [ShutdownPhase::Draining, ShutdownPhase::Closing] {
             for configuration in [Ok(()), Err(missing)] {
-                let leaving = Readiness::of(phase, configuration);
-                assert_eq!((leaving, leaving.status_code().as_u16()), (Readiness::Draining, 503));
+                assert_eq!(Readiness::of(phase, configuration), Readiness::Draining);
             }
         }
     }

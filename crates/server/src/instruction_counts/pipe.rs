@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::observe::Metrics;
 use tidegate_core::algorithms::Precision;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::Runtime;
@@ -30,6 +31,7 @@ const PIPE_BYTES: usize = 256 << 10;
 /// A service with counters in memory and the rules of this folder.
 pub(super) struct InMemoryService {
     decider: Arc<Decider>,
+    metrics: Arc<Metrics>,
     envoy: Arc<EnvoyEdge>,
     drain: ShutdownHandle,
     _idle: ShutdownWaiter,
@@ -43,12 +45,13 @@ impl InMemoryService {
         let (drain, idle) = ShutdownHandle::new();
         let identity = NodeIdentity::open(None).expect("the system has randomness");
         let decider = build_decider(&settings, None, &identity, &drain);
-        let Ok(decider) = decider else { panic!("the rules of this folder cannot be read") };
+        let Ok((decider, control)) = decider else { panic!("the rules of this folder cannot be read") };
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let decider = Arc::new(decider);
         InMemoryService {
             envoy: Arc::new(EnvoyEdge::new(Arc::clone(&decider), settings.envoy.clone())),
             decider,
+            metrics: control.metrics,
             drain,
             _idle: idle,
             runtime: builder.enable_all().build().expect("a runtime"),
@@ -73,7 +76,7 @@ impl InMemoryService {
 
     fn connect(&self, handler: impl ConnectionHandler) -> DuplexStream {
         let (client, server) = tokio::io::duplex(PIPE_BYTES);
-        let metrics = Arc::clone(&self.decider.metrics);
+        let metrics = Arc::clone(&self.metrics);
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned();
         let context = ConnectionContext {
             limits: ConnectionLimits { idle: Duration::from_secs(60), age: None, first_request: None },

@@ -328,7 +328,7 @@ impl ConnectionAdmission {
         };
         counter.inc();
         if let Some(rejected) = log_limit.count() {
-            warn!(address = %self.local_address, %peer, max, refused = rejected, "{what}");
+            warn!(address = %self.local_address, %peer, max, rejected, "{what}");
         }
         None
     }

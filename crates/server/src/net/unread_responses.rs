@@ -210,13 +210,13 @@ impl UnreadResponses {
     /// Counts and logs a connection that is closed with `bytes` unread.
     pub(crate) fn record_closed(&self, cause: UnreadCause, peer: &EndpointAddress, bytes: usize) {
         let network = &self.metrics.network;
-        let (counter, why) = match cause {
+        let (counter, cause) = match cause {
             UnreadCause::Memory => (&network.unread_evicted, "others needed the memory"),
             UnreadCause::Idle => (&network.unread_timed_out, "nothing was read for too long"),
         };
         counter.inc();
         if let Some(closed) = self.closed_log.count() {
-            warn!(%peer, bytes, closed, why, "connection closed, its responses were not read or its commands not finished");
+            warn!(%peer, bytes, closed, cause, "connection closed, its responses were not read or its commands not finished");
         }
     }
 }

@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use self::ignored_files::IgnoredFiles;
 use self::reload_warnings::ReloadWarnings;
 use crate::config::RulesSource;
-use crate::decider::{ConfigSource, Decider};
+use crate::decider::{ConfigSource, DeciderControl};
 use crate::logging::SanitizedText;
 use crate::policy::xds::{self, XdsSubscription};
 
@@ -36,8 +36,8 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(10);
 const BUILT_IN_FILE: SourceFile<'_> = SourceFile { name: "built-in", text: BUILT_IN_RULES };
 
 /// Watches the sources of rules and keys. Stops when dropped.
-#[derive(Debug)]
 pub(crate) struct PolicyWatcher {
+    decider: Arc<DeciderControl>,
     follower: Option<PolicyFollower>,
     control_plane: Option<XdsSubscription>,
     status: Arc<PolicyStatus>,
@@ -112,7 +112,7 @@ pub(crate) fn initial_policy(from: &RulesSource, reading: PolicyOptions) -> Resu
 
 impl PolicyWatcher {
     /// Starts to watch the sources of rules. Their first contents are in force already.
-    pub(crate) fn start(decider: &Arc<Decider>, from: &RulesSource) -> std::io::Result<Self> {
+    pub(crate) fn start(decider: &Arc<DeciderControl>, from: &RulesSource) -> std::io::Result<Self> {
         let status = Arc::<PolicyStatus>::default();
         // One for both sources: the policy in force combines files and control plane.
         let reload_warnings = Arc::<ReloadWarnings>::default();
@@ -147,7 +147,7 @@ impl PolicyWatcher {
             };
             XdsSubscription::start(plane, xds_applier(decider), Arc::new(on_event))
         });
-        Ok(PolicyWatcher { follower, control_plane, status, ignored_files })
+        Ok(PolicyWatcher { decider: Arc::clone(decider), follower, control_plane, status, ignored_files })
     }
 
     /// Waits for the first message of the control plane, if there is one.
@@ -158,28 +158,29 @@ impl PolicyWatcher {
     }
 
     /// Reads the files again, waits for the result and logs it. Blocks.
-    pub(crate) fn reload(&self, decider: &Decider) -> ReloadOutcome {
-        let reload = self.reload_files(decider);
+    pub(crate) fn reload(&self) -> ReloadOutcome {
+        let reload = self.reload_files();
         self.ignored_files.warn();
-        let (status, version) = (reload.status(), decider.limiter.policy().version());
+        let (status, version) = (reload.status(), self.decider.limiter.policy().version());
         match &reload {
-            ReloadOutcome::Rejected { why } => warn!(status, version, why, "reload"),
+            ReloadOutcome::Rejected { why } => warn!(status, version, error = why, "reload"),
             _ => info!(status, version, "reload"),
         }
         reload
     }
 
-    fn reload_files(&self, decider: &Decider) -> ReloadOutcome {
+    fn reload_files(&self) -> ReloadOutcome {
+        let policy = self.decider.limiter.policy();
         let Some(follower) = &self.follower else {
             return ReloadOutcome::NoFiles;
         };
-        let before = decider.limiter.policy().version();
+        let before = policy.version();
         if !follower.look(RELOAD_TIMEOUT) {
             return ReloadOutcome::Slow;
         }
         match self.stale() {
             Some(why) => ReloadOutcome::Rejected { why },
-            None if decider.limiter.policy().version() == before => ReloadOutcome::Unchanged,
+            None if policy.version() == before => ReloadOutcome::Unchanged,
             None => ReloadOutcome::Done,
         }
     }
@@ -215,7 +216,7 @@ impl StaleReasons {
 }
 
 /// Called by the rules thread and by the keys thread.
-fn on_file_event(decider: &Decider, status: &PolicyStatus, event: PolicyEvent<'_>) {
+fn on_file_event(decider: &DeciderControl, status: &PolicyStatus, event: PolicyEvent<'_>) {
     let has_keys = decider.limiter.policy().load().keys.is_some();
     let (what, state) = match event {
         PolicyEvent::Rules(state) => ("rules", state),
@@ -237,7 +238,7 @@ fn on_file_event(decider: &Decider, status: &PolicyStatus, event: PolicyEvent<'_
 }
 
 /// Puts the limits from a control plane in force, beside the files.
-fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
+fn xds_applier(decider: &Arc<DeciderControl>) -> xds::ApplyResources {
     let policy = Arc::clone(decider.limiter.policy());
     Arc::new(move |resources| {
         let domains = xds::decode_domains(resources)?;
@@ -247,7 +248,7 @@ fn xds_applier(decider: &Arc<Decider>) -> xds::ApplyResources {
 }
 
 /// Called by the task that follows the control plane, for limits that are applied by a thread that may block.
-fn on_xds_event(decider: &Decider, status: &PolicyStatus, event: xds::XdsEvent<'_>) {
+fn on_xds_event(decider: &DeciderControl, status: &PolicyStatus, event: xds::XdsEvent<'_>) {
     match event {
         xds::XdsEvent::Connected => {
             // A rejected configuration stays rejected.
@@ -274,9 +275,9 @@ fn on_xds_event(decider: &Decider, status: &PolicyStatus, event: xds::XdsEvent<'
             let reason = if is_loaded { CONTROL_PLANE_LOST } else { CONTROL_PLANE_SILENT };
             status.stale.lock().xds.get_or_insert_with(|| format!("{reason}: {why}"));
             if is_loaded {
-                warn!(why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
+                warn!(error = why, wait_ms, "{CONTROL_PLANE_LOST}, what it sent last stays in force");
             } else {
-                warn!(why, wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does");
+                warn!(error = why, wait_ms, "{CONTROL_PLANE_SILENT}, and calls of Envoy fail until it does");
             }
         }
     }
@@ -287,7 +288,7 @@ const CONTROL_PLANE_LOST: &str = "the control plane is lost";
 const CONTROL_PLANE_SILENT: &str = "the control plane has sent no good limits yet";
 
 /// Records a rejected configuration. The lock is held while the metric is set, so that it shows the last event.
-fn record_rejected(decider: &Decider, status: &PolicyStatus, record: impl FnOnce(&mut StaleReasons)) {
+fn record_rejected(decider: &DeciderControl, status: &PolicyStatus, record: impl FnOnce(&mut StaleReasons)) {
     let mut stale = status.stale.lock();
     record(&mut stale);
     decider.metrics.reload.successful.set(0);
@@ -295,16 +296,16 @@ fn record_rejected(decider: &Decider, status: &PolicyStatus, record: impl FnOnce
 }
 
 /// Logs a rejected configuration. The last valid configuration of that source stays in force, if there is one.
-fn log_rejected(decider: &Decider, source: ConfigSource, what: &str, why: &str) {
+fn log_rejected(decider: &DeciderControl, source: ConfigSource, what: &str, why: &str) {
     if decider.first_config.is_loaded(source) {
-        warn!(what, why, "rejected, the last good ones stay in force");
+        warn!(what, error = why, "rejected, the last good ones stay in force");
     } else {
-        warn!(what, why, "rejected, and nothing is in force yet");
+        warn!(what, error = why, "rejected, and nothing is in force yet");
     }
 }
 
 /// Records the policy in force and logs its warnings. Blocks: lint takes long for many rules.
-fn record_in_force(decider: &Decider, what: &str, status: &PolicyStatus) {
+fn record_in_force(decider: &DeciderControl, what: &str, status: &PolicyStatus) {
     let mut logged_warnings = status.logged_warnings.lock();
     let policy = decider.limiter.policy().get();
     if !policy.is_configured() {
@@ -405,14 +406,9 @@ mod tests {
     /// A thread that serves requests waited for the lint of all rules.
     #[test]
     fn the_status_is_read_while_rules_are_linted() {
-        let watcher = PolicyWatcher {
-            follower: None,
-            control_plane: None,
-            status: Arc::default(),
-            ignored_files: Arc::new(IgnoredFiles::of(None, FileFilter::Rules)),
-        };
-        let _linting = watcher.status.logged_warnings.lock();
-        watcher.status.stale.lock().xds = Some("lost".to_owned());
-        assert_eq!(watcher.stale().as_deref(), Some("xds: lost"));
+        let status = PolicyStatus::default();
+        let _linting = status.logged_warnings.lock();
+        status.stale.lock().xds = Some("lost".to_owned());
+        assert_eq!(status.stale.lock().join().as_deref(), Some("xds: lost"));
     }
 }

@@ -9,9 +9,9 @@ use tidegate::stores::disk::{DiskStore, JournalCounterId, JournalEvent, JournalO
 use tidegate::stores::memory::MemoryStore;
 use tidegate::{Limiter, Secret};
 use tidegate_core::store::{
-    Charge, ChargeSet, Counters, FailureKind, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits,
-    Refund, Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, SINGLE_BATCH, Settle, Settled,
-    SingleOutcomes, Store, StoreResult, UnacknowledgedError,
+    Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
+    Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, SINGLE_BATCH, Settle, Settled, SingleOutcomes, Store,
+    StoreResult, UnacknowledgedError,
 };
 use tidegate_rules::RuleSet;
 use tracing::{error, info, warn};
@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::logging::{RateLimitedLog, panics};
 use crate::state::data_dir;
 use crate::state::joined_store::JoinedStore;
-use crate::state::store_health::StoreOutage;
+use crate::store_condition::StoreCondition;
 
 /// The limiter of this process.
 pub(crate) type ServerLimiter = Limiter<AnyStore>;
@@ -35,21 +35,6 @@ pub(crate) enum AnyStore {
     Memory(MemoryStore<SystemClock>),
     Disk(DiskStore<SystemClock>),
     Shared(JoinedStore),
-}
-
-/// The condition of a store. Contains no address, user or secret.
-pub(crate) struct StoreCondition {
-    /// The kind of store.
-    pub(crate) kind: &'static str,
-    /// Whether the store makes the decisions, not this node's share.
-    pub(crate) is_exact: bool,
-    /// The current outage, if there is one.
-    pub(crate) outage: Option<StoreOutage>,
-    /// Where counts with `durability` are not as safe as their rules require (`disk` or `replica`, as in
-    /// `tidegate_durability_failing`), and why. Contains no address, user or path.
-    pub(crate) durability: Option<(&'static str, String)>,
-    /// The number of calls that failed since the start, by kind.
-    pub(crate) errors: Vec<(FailureKind, u64)>,
 }
 
 impl AnyStore {

@@ -19,9 +19,9 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::state::ServerLimiter;
-use crate::state::any_store::StoreCondition;
 use crate::state::store_events::StoreObserver;
 use crate::state::store_health::{LOCAL_DECISION_NOTE, log_report};
+use crate::store_condition::StoreCondition;
 
 /// How long a reply may take before it counts as lost. Longer than any decision waits, so that a charge whose reply
 /// comes late can be refunded.
@@ -124,7 +124,7 @@ impl JoinedStore {
         let counters = self.store.restore_local_admissions(admissions, limit_of, options_of);
         let permits = admissions.permits.len();
         if counters + permits > 0 {
-            info!(counters, permits, "what was admitted without the store counts on");
+            info!(counters, permits, "restored the charges and permits admitted without the store");
         }
         if let without_limit @ 1.. = admissions.units.len() - counters {
             warn!(without_limit, "pending charges of rules that are gone are dropped");
@@ -149,15 +149,15 @@ impl JoinedStore {
     /// Logs why this node has not joined the store, unless the line about an outage names the cause.
     pub(crate) fn log_not_joined(&self) {
         if self.observer.health.outage().is_none() {
-            let fault = self.join_failure_reason();
-            warn!(fault, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
+            let cause = self.join_failure_reason();
+            warn!(cause, "the store is not joined yet; {LOCAL_DECISION_NOTE}");
         }
     }
 
     /// Why the store cannot be used, if known.
     pub(crate) fn join_failure_reason(&self) -> String {
-        let fault = self.redis.last_error().map(|fault| fault.to_string());
-        let known = fault.or_else(|| Some(self.observer.health.outage()?.cause.to_string()));
+        let error = self.redis.last_error().map(|error| error.to_string());
+        let known = error.or_else(|| Some(self.observer.health.outage()?.cause.to_string()));
         known.unwrap_or_else(|| "it does not reply in time".to_owned())
     }
 

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 use tidegate_core::store::{FailureCause, FailureKind};
 use tracing::{info, warn};
 
+use crate::store_condition::CurrentOutage;
+
 /// How requests are decided without the store.
 pub(super) const LOCAL_DECISION_NOTE: &str = "this node decides by its share of each limit";
 
@@ -36,13 +38,12 @@ struct OutageState {
     outage: Option<StoreOutage>,
 }
 
-/// An outage in progress.
-#[derive(Clone, Debug)]
-pub(crate) struct StoreOutage {
-    /// The start of the outage.
-    pub(crate) since: Instant,
+/// An outage in progress, and what of it was reported.
+#[derive(Debug)]
+struct StoreOutage {
+    since: Instant,
     /// The last reported cause.
-    pub(crate) cause: FailureCause,
+    cause: FailureCause,
     errors_before: u64,
     reported_at: Instant,
     /// Since when errors have had another cause.
@@ -128,8 +129,10 @@ impl StoreHealth {
     }
 
     /// The outage in progress, if there is one.
-    pub(crate) fn outage(&self) -> Option<StoreOutage> {
-        self.0.lock().outage.clone()
+    pub(crate) fn outage(&self) -> Option<CurrentOutage> {
+        let state = self.0.lock();
+        let StoreOutage { since, cause, .. } = state.outage.as_ref()?;
+        Some(CurrentOutage { since: *since, cause: cause.clone() })
     }
 }
 

@@ -108,7 +108,7 @@ async fn leave_unread(windows: ReceiveWindow, list: String) {
     let held = peak_rss(&server).saturating_sub(before);
     eprintln!("{} KiB for clients that never read", held >> 10);
     assert!(held < MAX_HELD, "{held} bytes for clients that never read");
-    let line = server.wait_log(|line| line["why"] == "others needed the memory");
+    let line = server.wait_log(|line| line["cause"] == "others needed the memory");
     assert!(line["bytes"].as_u64() > Some(0) && line["closed"].as_u64() > Some(0));
     drop(unread);
 }

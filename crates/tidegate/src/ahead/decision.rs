@@ -2,8 +2,8 @@
 //!
 //! Leases and lenient views decide enforced charges. All leased charges of a set are decided here or none, and so are
 //! all lenient ones. The rest is a set of its own for the store: given that all local charges allow, the rest is denied
-//! exactly if the request is. Local units are returned when the rest is denied; when a view denies, the store is only
-//! asked for the readings of the rest. Pure: times go in, draws to send come out.
+//! exactly if the request is. Local units are returned when the rest is denied; when a view denies, the store
+//! only reads the rest. Pure: times go in, draws to send come out.
 
 use std::sync::Arc;
 

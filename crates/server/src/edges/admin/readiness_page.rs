@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use crate::decider::StoreCondition;
+use crate::store_condition::StoreCondition;
 
 /// Whether the caller wants the condition of the store: `?verbose`, `?verbose=1`.
 pub(super) fn is_verbose(query: Option<&str>) -> bool {

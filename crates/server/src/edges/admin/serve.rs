@@ -8,20 +8,21 @@ use http::{HeaderValue, Method, StatusCode, header};
 use hyper::Request;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tidegate::LimitUsage;
 use tidegate::observe::Exposition;
-use tidegate_core::store::Source;
+use tidegate::{LimitUsage, Source};
 
 use super::access::AdminAccess;
 use super::missing_attributes;
 use super::readiness_page;
 use crate::config::EndpointAddress;
-use crate::decider::{DecideError, Decider, InputError, StoreCondition};
+use crate::decider::{Decider, InputError};
 use crate::edges::common::api_error::{ApiError, json_response, ok_response, text_page};
 use crate::edges::common::check_body::{CheckBody, CheckRequest, parse_check};
+use crate::edges::common::readiness_page as common_page;
 use crate::logging::{DecisionId, RateLimitedLog};
 use crate::net::{ConnectionUnread, HttpHandler, HttpResponse, body};
 use crate::policy::watcher::{PolicyWatcher, ReloadOutcome};
+use crate::store_condition::StoreCondition;
 
 /// The paths for a client that asks for another one.
 const PATHS: &str = "this listener has /healthz, /readyz, /metrics, /rlconfig, /v1/rules, /v1/reload, /v1/subjects and \
@@ -46,7 +47,7 @@ impl HttpHandler for AdminListener {
         let id = self.decider.next_id();
         let result = self.route(&id, peer, &parts, body).await;
         if matches!(result, Err(ApiError::WrongToken)) {
-            self.decider.metrics.network.wrong_tokens.inc();
+            self.decider.network_metrics().wrong_tokens.inc();
             if let Some(times) = WRONG_TOKEN.count() {
                 tracing::warn!(%peer, times, "wrong token on the admin listener");
             }
@@ -112,27 +113,26 @@ impl AdminListener {
 
     /// Whether this node is ready, and the condition of its store if the caller wants it.
     fn readiness(&self, id: &DecisionId, condition: Option<&StoreCondition>) -> HttpResponse {
-        let readiness = self.decider.readiness();
-        let mut page = readiness.body();
+        let (status, mut page) = common_page::page(self.decider.readiness());
         if let Some(condition) = condition {
             page["store"] = readiness_page::store_json(condition);
         }
-        json_response(readiness.status_code(), page.to_string().into(), id)
+        json_response(status, page.to_string().into(), id)
     }
 
     /// The limits of descriptor files, in the format of the reference service.
     fn descriptor_limits(&self) -> HttpResponse {
-        let policy = self.decider.limiter.policy().get();
+        let policy = self.decider.policy();
         let listing = policy.rules.config_dump().to_string();
         text_page(StatusCode::OK, "text/plain; charset=utf-8", listing)
     }
 
     fn rules(&self) -> Value {
-        let policy = self.decider.limiter.policy().get();
+        let policy = self.decider.policy();
         let names: Vec<&str> = policy.rules.rules().iter().map(|rule| rule.name().as_str()).collect();
         json!({
             "version": policy.version(),
-            "hash": *self.decider.metrics.reload.hash.lock(),
+            "hash": self.decider.rules_hash(),
             "keys": policy.keys.as_ref().map(|keys| keys.len()),
             "stale": self.policy_watcher.stale(),
             "rules": names,
@@ -141,13 +141,13 @@ impl AdminListener {
 
     /// Reloads the rules and responds with the result.
     async fn reload(&self, id: &DecisionId) -> Result<HttpResponse, ApiError> {
-        let (policy_watcher, decider) = (Arc::clone(&self.policy_watcher), Arc::clone(&self.decider));
-        let reload = tokio::task::spawn_blocking(move || policy_watcher.reload(&decider)).await;
+        let policy_watcher = Arc::clone(&self.policy_watcher);
+        let reload = tokio::task::spawn_blocking(move || policy_watcher.reload()).await;
         let reload = reload.map_err(|_| ApiError::Internal)?;
         let mut body = json!({
             "id": id.as_str(),
             "status": reload.status(),
-            "version": self.decider.limiter.policy().version(),
+            "version": self.decider.policy().version(),
         });
         if let ReloadOutcome::Rejected { why } = reload {
             body["why"] = why.into();
@@ -157,10 +157,8 @@ impl AdminListener {
 
     async fn inspect(&self, id: &DecisionId, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
-        self.decider.validate(&check_request.request)?;
-        let view = self.decider.view();
-        let missing = missing_attributes::for_inspect(&view.explain(check_request.request.clone()));
-        let usages = view.inspect(check_request.request).await.map_err(DecideError::from)?;
+        let (explanation, usages) = self.decider.inspect(check_request.request).await?;
+        let missing = missing_attributes::for_inspect(&explanation);
         let limits: Vec<Value> = usages.iter().map(usage_json).collect();
         let body = json!({"id": id.as_str(), "limits": limits, "missing": missing});
         Ok(ok_response(id, &body))
@@ -169,21 +167,11 @@ impl AdminListener {
     /// Resets the counters of one client, or only that of the rule named in the query.
     async fn reset(&self, id: &DecisionId, rule: Option<&str>, body: &[u8]) -> Result<HttpResponse, ApiError> {
         let check_request = parse_single(body)?;
-        self.decider.validate(&check_request.request)?;
-        let view = self.decider.view();
-        let explanation = view.explain(check_request.request.clone());
-        let (missing, counters) = if let Some(rule) = rule {
-            let mut views = explanation.rules.iter();
-            if !views.any(|view| view.rule.as_str() == rule) {
-                return Err(invalid_rule("no active rule has this name"));
-            }
-            let missing = missing_attributes::for_rule_reset(rule, &explanation);
-            (missing, view.reset_rule(rule, check_request.request).await)
-        } else {
-            let missing = missing_attributes::for_reset(&explanation);
-            (missing, view.reset(check_request.request).await)
+        let (explanation, counters) = self.decider.reset(check_request.request, rule).await?;
+        let missing = match rule {
+            Some(rule) => missing_attributes::for_rule_reset(rule, &explanation),
+            None => missing_attributes::for_reset(&explanation),
         };
-        let counters = counters.map_err(DecideError::from)?;
         tracing::info!(id = id.as_str(), rule, counters, "subject reset");
         let body = json!({"id": id.as_str(), "reset": counters, "missing": missing});
         Ok(ok_response(id, &body))

@@ -1,7 +1,7 @@
 //! Errors of gRPC calls: a gRPC status and a message.
 
 use http::{HeaderValue, Response};
-use tidegate_core::store::StoreError;
+use tidegate::StoreError;
 
 use super::frame;
 use crate::decider::{DecideError, MissingConfigError};

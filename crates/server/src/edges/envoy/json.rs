@@ -41,7 +41,7 @@ pub(crate) async fn respond(edge: &EnvoyEdge, body: Incoming) -> HttpResponse {
 
 async fn decide(edge: &EnvoyEdge, body: &[u8]) -> EnvoyResult<Vec<u8>> {
     let value: Value = serde_json::from_slice(body).map_err(|_| EnvoyError::Json("it is not JSON"))?;
-    let view = edge.decider.configured_view(Edge::Envoy)?;
+    let view = edge.decider.view_for(Edge::Envoy)?;
     let envoy_request = parse_request(&value, edge.options.max_descriptors)?;
     edge.decide(&view, &envoy_request, CallerDeadline::unbounded(), response::to_json).await
 }

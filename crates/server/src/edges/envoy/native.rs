@@ -41,8 +41,8 @@ pub(super) fn request<'a>(described: &'a DescribedRequest<'_>) -> Request<'a> {
     request
 }
 
-/// Whether it is clear which client sends `request`, the native form of `described`, or no rule and no list uses what is
-/// unclear.
+/// Whether it is clear which client sends `request`, the native form of `described`, or there is no list and no rule
+/// matches or counts by what is unclear.
 pub(super) fn client_identity(
     described: &DescribedRequest<'_>,
     request: &Request<'_>,

@@ -106,14 +106,14 @@ impl EnvoyEdge {
     /// The statistics of the reference service, in the Prometheus text format. Empty unless they are enabled.
     pub(crate) fn expose_statistics(&self) -> String {
         let Some(statistics) = &self.statistics else { return String::new() };
-        let (loads, rejected) = (self.decider.rule_loads.get(), self.decider.metrics.reload.rejected.get());
-        let rules = self.decider.rules();
-        statistics.prune(loads, |path| rules.rule(path).is_some());
+        let (loads, rejected) = self.decider.rule_loads();
+        let policy = self.decider.policy();
+        statistics.prune(loads, |path| policy.rules.rule(path).is_some());
         statistics.expose(loads, rejected)
     }
 
     pub(super) fn count_response(&self, status: u16) {
-        self.decider.metrics.count_response(Edge::Envoy, status);
+        self.decider.count_response(Edge::Envoy, status);
     }
 
     async fn should_rate_limit(&self, wait: CallerDeadline, body: Incoming) -> EnvoyResult<Vec<u8>> {
@@ -137,7 +137,7 @@ impl EnvoyEdge {
     }
 
     async fn decide_message(&self, wait: CallerDeadline, body: &[u8]) -> EnvoyResult<Vec<u8>> {
-        let view = self.decider.configured_view(Edge::Envoy)?;
+        let view = self.decider.view_for(Edge::Envoy)?;
         let envoy_request = wire::parse_request(frame::message(body)?, self.options.max_descriptors)?;
         self.decide(&view, &envoy_request, wait, |response| {
             let mut out = frame::message_buffer(USUAL_RESPONSE_BYTES);

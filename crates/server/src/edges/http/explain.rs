@@ -5,7 +5,7 @@ use tidegate_core::units::Nanos;
 use tidegate_rules::request::Request;
 use tidegate_rules::{Applicability, EffectiveOptions, Explanation, ListDecision, ListEntry, Mode, RuleView, UnitCost};
 
-use crate::decider::{Decider, InputError};
+use crate::decider::Decider;
 use crate::edges::common::api_error::{ApiError, ok_response};
 use crate::logging::DecisionId;
 use crate::net::HttpResponse;
@@ -14,8 +14,8 @@ use crate::net::HttpResponse;
 pub(crate) const MAX_VIEWS: usize = 30_000;
 
 /// Explains one request.
-pub(super) fn respond(decider: &Decider, id: &DecisionId, request: Request<'_>) -> HttpResponse {
-    ok_response(id, &json(&decider.view().explain(request)))
+pub(super) fn respond(decider: &Decider, id: &DecisionId, request: Request<'_>) -> Result<HttpResponse, ApiError> {
+    Ok(ok_response(id, &json(&decider.explain(request)?)))
 }
 
 /// Explains the requests of a list.
@@ -24,15 +24,9 @@ pub(super) fn respond_to_list(
     id: &DecisionId,
     requests: Vec<Request<'_>>,
 ) -> Result<HttpResponse, ApiError> {
-    let view = decider.view();
-    let rules = view.policy().rules.rules().len();
-    let max = (MAX_VIEWS / rules.max(1)).max(1);
-    if requests.len() > max {
-        let reason = format!("with {rules} rules a list has at most {max} requests; send fewer");
-        return Err(InputError::new(format!("[{max}]"), reason).into());
-    }
-    let explained: Value = requests.into_iter().map(|request| json(&view.explain(request))).collect();
-    Ok(ok_response(id, &explained))
+    let mut explained = Vec::with_capacity(requests.len());
+    decider.explain_list(requests, MAX_VIEWS, |explanation| explained.push(json(&explanation)))?;
+    Ok(ok_response(id, &Value::Array(explained)))
 }
 
 pub(crate) fn json(explanation: &Explanation) -> Value {

@@ -7,8 +7,8 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
+use tidegate::Refunded;
 use tidegate::http::{BodyStyle, ResponseContext, acquired, concurrency_denied, item, response};
-use tidegate_core::store::Refunded;
 use tidegate_rules::request::Edge;
 use tokio::sync::Semaphore;
 
@@ -16,6 +16,7 @@ use super::{explain, wire};
 use crate::decider::{AcquireOutcome, CheckOptions, CheckedItem, DecideError, Decider};
 use crate::edges::common::api_error::{ApiError, body_style, json_response, ok_response, to_response};
 use crate::edges::common::check_body::{CheckBatch, CheckBody, parse_check};
+use crate::edges::common::readiness_page;
 use crate::logging::DecisionId;
 use crate::net::body;
 use crate::net::{BodyError, ConnectionUnread, HttpResponse};
@@ -121,8 +122,8 @@ impl HttpRouteHead {
     fn page(&self, decider: &Decider, id: &DecisionId) -> HttpResponse {
         match self.route {
             HttpRoute::Ready => {
-                let readiness = decider.readiness();
-                json_response(readiness.status_code(), readiness.body().to_string().into(), id)
+                let (status, page) = readiness_page::page(decider.readiness());
+                json_response(status, page.to_string().into(), id)
             }
             HttpRoute::OpenApi => json_response(StatusCode::OK, Bytes::from_static(OPENAPI.as_bytes()), id),
             _ => ok_response(id, &json!({"status": "ok"})),
@@ -179,8 +180,7 @@ impl HttpRouteHead {
         };
         let (request, mut options) = (one.request, [one.options]);
         if self.route == HttpRoute::Explain {
-            decider.validate(&request)?;
-            return Ok(explain::respond(decider, id, request));
+            return explain::respond(decider, id, request);
         }
         self.set_scope(&mut options);
         let again = || match parse_check(body) {

@@ -5,11 +5,10 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use tidegate::{Actual, DEFAULT_PERMIT_TTL};
-use tidegate_core::store::Reserve;
 use tidegate_core::units::Nanos;
 use tidegate_rules::request::Request;
 
-use crate::decider::InputError;
+use crate::decider::{InputError, MAX_RESERVATION_TTL};
 use crate::edges::common::check_body::{CostPairs, build_request, parse_costs, request_json};
 use crate::edges::common::json::{Text, WholeNumber, given, parse_object};
 
@@ -107,7 +106,7 @@ pub(super) fn parse_reserve(body: &[u8]) -> Result<TimedRequest<'_>, InputError>
     if let Some((unit, _)) = request.costs.iter().find(|(_, units)| units.is_none()) {
         return Err(InputError::new(&**unit, ZERO_ESTIMATE).inside("costs"));
     }
-    let max = Reserve::MAX_TTL.millis_up();
+    let max = MAX_RESERVATION_TTL.millis_up();
     let ttl = match expires_ms {
         None => DEFAULT_RESERVATION_TTL,
         Some(WholeNumber(millis)) if (1..=max).contains(&millis) => Nanos::from_millis(millis),

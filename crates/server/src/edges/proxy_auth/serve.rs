@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Response, StatusCode};
 use tidegate::http::{headers, response as written};
+use tidegate_rules::RuleSet;
 use tidegate_rules::request::Edge;
 
 use super::wire::{self, ProxyAuthOptions, ProxyHeaderPolicy};
@@ -44,12 +45,12 @@ impl ProxyAuthEdge {
 
     async fn decide(&self, id: &DecisionId, peer: &EndpointAddress, parts: &Parts) -> Result<HttpResponse, ApiError> {
         // The rules determine which headers are read.
-        self.decider.require_config(Edge::Auth)?;
+        let view = self.decider.view_for(Edge::Auth)?;
         let options = ProxyAuthOptions::parse(parts.uri.query())?;
-        let policy = self.header_policy();
+        let policy = self.header_policy(&view.policy().rules);
         let request = wire::parse_request(&parts.headers, options, peer, &policy)?;
         let again = || wire::parse_request(&parts.headers, options, peer, &policy).ok();
-        let checked = self.decider.check(id, request, CheckOptions::CHARGE, again).await?;
+        let checked = self.decider.check_under(&view, id, request, CheckOptions::CHARGE, again).await?;
         let context = self.decider.context(id, body_style(&parts.headers));
         if checked.decision.allowed() {
             let mut response = Response::new(Bytes::new().into());
@@ -66,13 +67,13 @@ impl ProxyAuthEdge {
         Ok(response)
     }
 
-    /// How sub-requests are read under the rules in force. Built once for each rule set.
-    fn header_policy(&self) -> Arc<ProxyHeaderPolicy> {
-        let (rules, known) = (self.decider.rules(), self.policy.load());
+    /// How sub-requests are read under `rules`. Built once for each rule set.
+    fn header_policy(&self, rules: &Arc<RuleSet>) -> Arc<ProxyHeaderPolicy> {
+        let known = self.policy.load();
         match &*known {
-            Some(known) if Arc::ptr_eq(&known.rules, &rules) => Arc::clone(known),
+            Some(known) if Arc::ptr_eq(&known.rules, rules) => Arc::clone(known),
             _ => {
-                let fresh = Arc::new(ProxyHeaderPolicy::of(&rules));
+                let fresh = Arc::new(ProxyHeaderPolicy::of(rules));
                 self.policy.store(Some(Arc::clone(&fresh)));
                 fresh
             }

@@ -13,7 +13,7 @@
 //! | bytes of a command, of an argument, of an inline line | [`wire::MAX_COMMAND_BYTES`] | error, closed |
 //! | input before it is decided | [`buffers::INPUT_BYTES`], or one command | the rest waits |
 //! | wrong passwords of a connection | [`password_guesses::MAX_PER_CONNECTION`] | error, closed |
-//! | guesses of a peer | one connection each [`password_guesses::DELAY`] | its commands wait |
+//! | guesses of a peer | [`password_guesses::MAX_PER_CONNECTION`] per connection and [`password_guesses::DELAY`] | its commands wait |
 //! | commands between `MULTI` and `EXEC` | 1,000, and [`wire::MAX_COMMAND_BYTES`] bytes | error, `EXEC` runs nothing |
 //! | replies before they are sent | [`buffers::OUTPUT_BYTES`] and one reply | nothing is read until they are sent |
 

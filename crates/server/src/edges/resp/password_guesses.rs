@@ -2,9 +2,9 @@
 //!
 //! A connection is closed after its [`MAX_PER_CONNECTION`]th wrong password. Once a peer has sent a wrong one, its
 //! connections that are not authenticated wait for [`DELAY`] before their commands are handled. To disconnect earlier
-//! gains nothing, so a peer makes as many guesses a second as it may have connections. No client is locked out: the
-//! right password is always accepted, after the delay. Bounded: [`MAX_PEERS`] peers are stored. Beyond that, all peers
-//! are delayed.
+//! gains nothing, so a peer makes at most [`MAX_PER_CONNECTION`] guesses a second for each connection that it may have.
+//! No client is locked out: the right password is always accepted, after the delay. Bounded: [`MAX_PEERS`] peers are
+//! stored. Beyond that, all peers are delayed.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use tidegate::{KeyAction, KeyCharge};
-use tidegate_core::store::{SINGLE_BATCH, SingleOutcomes};
 use tidegate_rules::request::{Edge, Request};
 
 use super::buffers::OUTPUT_BYTES;
@@ -21,7 +20,7 @@ use super::session::Session;
 use super::throttle::{ThrottleDialect, ThrottleRequest};
 use super::transaction::{self, Transaction, TransactionCommand};
 use super::wire::{self, Arguments, ParsedCommand};
-use crate::decider::{CheckOptions, CheckedItem, DecideError, InputError};
+use crate::decider::{CheckOptions, CheckedItem, DecideError, InputError, KEY_BATCH, KeyOutcomes};
 
 /// The reply to a charge that no store has decided.
 const NO_STORE: &str = "ERR the store did not reply";
@@ -60,7 +59,7 @@ struct Pipeline<'p, 'b> {
     resp: &'p RespState,
     session: &'p mut Session,
     output: &'p mut Vec<u8>,
-    throttles: SmallVec<[PendingThrottle<'b>; SINGLE_BATCH]>,
+    throttles: SmallVec<[PendingThrottle<'b>; KEY_BATCH]>,
     checks: Checks<'b>,
 }
 
@@ -293,8 +292,8 @@ impl<'b> Pipeline<'_, 'b> {
             limit: limit_cache.limit(pending.limit_index),
             action: pending.act,
         });
-        let keyed: SmallVec<[KeyCharge<'_>; SINGLE_BATCH]> = keyed.collect();
-        let mut results = SingleOutcomes::new();
+        let keyed: SmallVec<[KeyCharge<'_>; KEY_BATCH]> = keyed.collect();
+        let mut results = KeyOutcomes::new();
         resp.decider.charge_keys(Edge::Resp, &keyed, &mut results).await;
         for ((pending, keyed), result) in self.throttles.iter().zip(&keyed).zip(&results) {
             match result {

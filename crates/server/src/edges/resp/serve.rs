@@ -149,7 +149,7 @@ async fn serve_connection<I: ConnectionIo>(
         store_partial(&mut partial, buffers.split(from).0);
         buffers.recycle();
         for _ in wrong_passwords..session.wrong_passwords {
-            resp.guesses.record_wrong(peer, &resp.decider.metrics.network);
+            resp.guesses.record_wrong(peer, resp.decider.network_metrics());
         }
         if ending.load(Relaxed) {
             drain_bytes_left = drain_bytes_left.saturating_sub(received_bytes);

@@ -6,12 +6,12 @@
 
 use tidegate::KeyAction;
 use tidegate_core::algorithms::{Retry, SpecError, Verdict};
-use tidegate_core::store::SingleOutcome;
 use tidegate_core::units::Cost;
 
 use super::limit_cache::ThrottleRate;
 use super::reply::{echo, saturating_i64};
 use super::wire::Arguments;
+use crate::decider::KeyOutcome;
 
 /// The original that a command imitates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +64,7 @@ impl ThrottleDialect {
     }
 
     /// The numbers of the reply.
-    pub(super) fn reply_numbers(self, capacity: u64, act: KeyAction, outcome: &SingleOutcome) -> [i64; 5] {
+    pub(super) fn reply_numbers(self, capacity: u64, act: KeyAction, outcome: &KeyOutcome) -> [i64; 5] {
         let figures = outcome.reading.figures;
         // A peek is never denied, not even where nothing remains.
         let admitted = outcome.admitted || act == KeyAction::Peek;
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn waits_are_rounded_up_and_minus_one_means_never() {
-        let outcome = |admitted, verdict| SingleOutcome {
+        let outcome = |admitted, verdict| KeyOutcome {
             admitted,
             reading: LimitReading {
                 verdict,

@@ -14,7 +14,7 @@ use tidegate_rules::{LiftedLimits, ListEntry, Mode, Rule, RuleSet, lifted_blocks
 use tracing::warn;
 
 use crate::config::LogSubjects;
-use crate::decider::{Decider, listed_subject};
+use crate::decider::{DeciderControl, listed_subject};
 
 /// Warnings about a reload. Removed or disabled rules and blocks, because an operator who lost a file of a rules
 /// folder would not notice that its limits are gone. Reordered rates, because counts are stored by the index of a
@@ -31,7 +31,7 @@ impl ReloadWarnings {
     /// Maximum number of names in one warning.
     const MAX_NAMED: usize = 10;
 
-    pub(super) fn warn(&self, decider: &Decider) {
+    pub(super) fn warn(&self, decider: &DeciderControl) {
         let policy = decider.limiter.policy().get();
         let (rules, keys) = (&policy.rules, policy.keys.as_deref());
         let mut previous = self.previous.lock();

@@ -177,7 +177,7 @@ fn a_peer_that_sends_and_never_reads_is_closed_over_http_2() {
         },
     );
     background.end("a peer that never reads");
-    let line = server.wait_log(|line| line["why"] == "nothing was read for too long");
+    let line = server.wait_log(|line| line["cause"] == "nothing was read for too long");
     assert!(line["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1")));
 }
 
