@@ -502,7 +502,8 @@ impl Decider {
         Ok(check_names(&self.limiter.policy().load().rules, request)?)
     }
 
-    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded.
+    /// The limiter under the rules of this moment, if a configuration for requests of this edge is loaded. This is
+    /// checked first: a view from before the load has the empty policy of the start, which allows everything.
     pub(crate) fn view_for(&self, edge: Edge) -> Result<DeciderView<'_>, DecideError> {
         self.require_config(edge)?;
         Ok(self.limiter.view())
@@ -510,11 +511,6 @@ impl Decider {
 
     pub(crate) fn next_id(&self) -> DecisionId {
         self.ids.next()
-    }
-
-    /// The limiter under the rules of this moment.
-    pub(crate) fn view(&self) -> DeciderView<'_> {
-        self.limiter.view()
     }
 
     /// The rules and keys in force.

@@ -373,7 +373,7 @@ fn hex(digest: &[u8; 32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tidegate::live::{FileError, FileFilter};
+    use tidegate::live::FileError;
     use tidegate_core::store::Capabilities;
 
     #[test]
