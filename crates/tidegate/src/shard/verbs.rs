@@ -108,7 +108,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     pub(crate) async fn acquire_in_store(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let budget = permit.options.budget.unwrap_or(self.settings.long_work());
-        self.call(Nanos::MAX, budget, |store| store.acquire(permit)).await
+        self.call(self.permit_deadline(permit), budget, |store| store.acquire(permit)).await
     }
 
     /// Without the store, a permit that this node knows is renewed. For other permits this is an error.
@@ -122,7 +122,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             self.register_permit(permit).await
         } else {
             let budget = self.settings.follow_up_wait(permit.options.budget);
-            self.call(Nanos::MAX, budget, |store| store.renew(permit)).await
+            self.call(self.permit_deadline(permit), budget, |store| store.renew(permit)).await
         };
         let now = self.runtime.now();
         let trusted = reply.is_ok() && self.trusts_permits(epoch);
@@ -153,11 +153,17 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Releases a permit in the store; true if the store knows it now.
     pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> bool {
         let budget = self.settings.follow_up_wait(permit.options.budget);
-        let released = self.call(Nanos::MAX, budget, |store| store.release(permit)).await.is_ok();
+        let until = self.permit_deadline(permit);
+        let released = self.call(until, budget, |store| store.release(permit)).await.is_ok();
         if released {
             self.node_state.permits.released(permit);
         }
         released
+    }
+
+    /// When the caller of a permit call stops waiting.
+    fn permit_deadline(&self, permit: &PermitRequest<'_>) -> Nanos {
+        permit.max_wait.map_or(Nanos::MAX, |max_wait| self.runtime.now().plus(max_wait))
     }
 
     /// Only the store can settle a reservation that it holds: while it cannot be called this is an error, and may be

@@ -119,6 +119,7 @@ impl PermitUpdate {
             max_permits: u32::MAX,
             ttl: self.remaining,
             options: &self.options,
+            max_wait: None,
         }
     }
 }
@@ -376,6 +377,7 @@ mod tests {
             max_permits: 10,
             ttl: AT(10),
             options: &RuleOptions::DEFAULT,
+            max_wait: None,
         }
     }
 
