@@ -15,7 +15,7 @@ use tidegate::{Acquired, Limiter, Permit, PermitRenewer, Policy, Request, Secret
 use tidegate_core::store::{Source, Store};
 use tidegate_core::units::Nanos;
 use tidegate_sim::executor::{NodeRuntime, Sim};
-use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel};
+use tidegate_sim::model::{Model, ModelCluster, ModelLink, ModelShards, NetworkConditions, SharedModel, replicate};
 use tidegate_sim::{Rng, Variant};
 
 const DATE: Nanos = Nanos::from_secs(1_700_000_000);
@@ -341,6 +341,56 @@ fn a_store_that_lost_its_permits_is_restored_before_it_grants_new_ones() {
         setup.pass(SECS(1));
         assert_eq!(setup.fill().len(), 40);
     }
+}
+
+/// What happens to the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum StoreIncident {
+    /// A replica that has everything takes over.
+    FailedOver,
+    Flushed,
+    RestartedEmpty,
+}
+
+/// Jobs, never more than one at a time, acquire a permit at one node and release it at the next. Then the store has an
+/// incident. Returns the number of permits that are free 2.5 seconds later, long before the permits of the jobs expire.
+fn free_after_incident(incident: StoreIncident, rest: Nanos, paused: Option<usize>) -> usize {
+    let setup = PermitTestbed::new(3, 5);
+    setup.sim.spawn(None, replicate(setup.sim.clone(), Arc::clone(&setup.model), MS(1)));
+    let _in_use = setup.open(0).expect("room");
+    for job in 0..40 {
+        let ticket = setup.acquire_and_abandon(job % 3).expect("room");
+        let releasing = setup.nodes[(job + 1) % 3].limiter.release(&ticket);
+        setup.sim.block_on(releasing).expect("a reply");
+    }
+    setup.pass(rest);
+    if let Some(node) = paused {
+        setup.sim.pause(node, setup.sim.now().plus(MS(1_500)));
+    }
+    match incident {
+        StoreIncident::FailedOver => drop(setup.model.lock().fail_over()),
+        StoreIncident::Flushed => setup.model.lock().flush(),
+        StoreIncident::RestartedEmpty => setup.model.lock().restart_empty(),
+    }
+    setup.pass(MS(2_500));
+    setup.fill().len()
+}
+
+/// Every node restored all permits that it had granted and that were released at another node meanwhile. Users without
+/// any open request were denied until the TTL of these permits was over.
+#[test]
+fn permits_released_at_another_node_do_not_come_back_after_an_incident() {
+    for incident in [StoreIncident::FailedOver, StoreIncident::Flushed, StoreIncident::RestartedEmpty] {
+        for rest in [Nanos::ZERO, MS(2_000)] {
+            assert_eq!(free_after_incident(incident, rest, None), 4, "{incident:?} after {rest}");
+        }
+    }
+}
+
+/// The other nodes trust the store after a second without the node that granted the permits.
+#[test]
+fn a_node_that_restores_late_brings_back_no_released_permits() {
+    assert_eq!(free_after_incident(StoreIncident::Flushed, Nanos::ZERO, Some(1)), 4);
 }
 
 /// During an outage nodes grant at most their shares, in addition to the permits from before.

@@ -90,7 +90,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 && self.trusts_permits(epoch)
             {
                 if permit_reply.granted {
-                    permits.record_acquired(permit, permit_reply.in_use, sent);
+                    permits.record_acquired(permit, permit_reply.in_use, sent, self.store_time());
                 }
                 return Ok(permit_reply);
             }
@@ -129,9 +129,9 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         match reply {
             Ok(permit_reply) if trusted => {
                 match (permit_reply.granted, was_open && !permits.is_open(permit, now)) {
-                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent),
+                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent, self.store_time()),
                     (true, true) => {} // released in the meantime
-                    (false, _) => permits.released(permit),
+                    (false, _) => permits.remove(permit),
                 }
                 Ok(permit_reply)
             }
@@ -156,7 +156,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let until = self.permit_deadline(permit);
         let released = self.call(until, budget, |store| store.release(permit)).await.is_ok();
         if released {
-            self.node_state.permits.released(permit);
+            self.node_state.permits.record_released(permit, self.store_time(), self.runtime.now());
         }
         released
     }

@@ -10,6 +10,7 @@ pub(crate) mod local_fallback;
 mod local_reservations;
 pub(crate) mod mirror;
 pub(crate) mod open_permits;
+mod released_permits;
 mod share_usage;
 pub(crate) mod striped_map;
 pub(crate) mod write_back;
