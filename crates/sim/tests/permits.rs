@@ -393,6 +393,25 @@ fn a_node_that_restores_late_brings_back_no_released_permits() {
     assert_eq!(free_after_incident(StoreIncident::Flushed, Nanos::ZERO, Some(1)), 4);
 }
 
+/// The node that had released a permit synced that before the node that had granted it synced the grant: the permit came
+/// back until its TTL was over.
+#[test]
+fn permits_granted_and_released_without_the_store_do_not_come_back_after_it() {
+    for seed in 0..8 {
+        let setup = PermitTestbed::with_settings(seed, 3, 9, &ResilienceSettings::default());
+        setup.set_conditions(DOWN);
+        setup.pass(SECS(2));
+        for node in 0..3 {
+            let ticket = setup.acquire_and_abandon(node).expect("a share");
+            let releasing = setup.nodes[(node + 1) % 3].limiter.release(&ticket);
+            setup.sim.block_on(releasing).expect("recorded");
+        }
+        setup.set_conditions(NetworkConditions::HEALTHY);
+        setup.pass(SECS(4));
+        assert_eq!(setup.fill().len(), 9, "seed {seed}");
+    }
+}
+
 /// During an outage nodes grant at most their shares, in addition to the permits from before.
 #[test]
 fn an_outage_adds_at_most_the_shares() {

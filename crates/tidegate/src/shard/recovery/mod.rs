@@ -120,6 +120,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 self.epoch_confirmed_at.store(sent.get(), Ordering::Release);
                 self.sync_permits();
                 if closed {
+                    // A permit that was granted without the store may be synced after its release on another node.
+                    self.release_again_later(MissingCounts::since(self.store_time()));
                     // After an outage many nodes have pending units.
                     self.push_after(self.runtime.jitter(self.settings.push_jitter));
                 } else {

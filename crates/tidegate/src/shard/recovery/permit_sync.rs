@@ -79,13 +79,18 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             return false;
         }
         self.release_again(missing);
-        let (shard, missing) = (Arc::clone(self), missing.clone());
+        self.release_again_later(missing.clone());
+        true
+    }
+
+    /// Releases the permits again that were released here, when all nodes have restored or synced theirs.
+    pub(crate) fn release_again_later(self: &Arc<Self>, missing: MissingCounts) {
+        let shard = Arc::clone(self);
         self.runtime.spawn(async move {
             let wait = shard.settings.recovery_timeout;
             shard.runtime.sleep(wait.plus(wait)).await;
             shard.release_again(&missing);
         });
-        true
     }
 
     /// The next sync releases the permits again that were released here and that other nodes may have restored.
