@@ -367,6 +367,8 @@ pub struct PermitRequest<'a> {
     pub ttl: Nanos,
     /// The options of the rule.
     pub options: &'a RuleOptions,
+    /// The longest the caller waits for the reply. It caps the budget of the rule.
+    pub max_wait: Option<Nanos>,
 }
 
 impl PermitRequest<'_> {

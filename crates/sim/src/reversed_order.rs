@@ -4,6 +4,7 @@ use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
     Refunded, Reservations, Reserve, Restore, RuleOptions, Settle, Settled, Store, StoreResult,
 };
+use tidegate_core::units::Nanos;
 
 /// Charges limits in the given order, or in reverse.
 pub(crate) struct ReversedOrder<S> {
@@ -59,6 +60,10 @@ impl<S: Store> Counters for ReversedOrder<S> {
 }
 
 impl<S: Store> Permits for ReversedOrder<S> {
+    fn acquire_budget<'o>(&self, rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Option<Nanos> {
+        self.store.acquire_budget(rules)
+    }
+
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         self.store.acquire(permit).await
     }

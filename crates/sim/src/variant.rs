@@ -87,6 +87,8 @@ pub enum Variant {
     ReleasesAnother,
     /// A released permit stays held.
     ReleasesNothing,
+    /// A permit is released only once, although another node may have restored it since.
+    ReleasesOnce,
     /// A late reply is treated as lost.
     LosesLateReplies,
     /// A restarted node forgets what its shares admitted, except for what it still has to write back.

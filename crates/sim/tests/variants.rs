@@ -350,6 +350,12 @@ fn a_release_that_frees_nothing() {
 }
 
 #[test]
+fn a_release_that_is_forgotten_before_other_nodes_have_restored_the_permit() {
+    let promise = "no permit outlasts its holder";
+    check_permits(Variant::ReleasesOnce, &[SimFault::Restart, SimFault::Flush], promise);
+}
+
+#[test]
 fn nodes_that_grant_all_permits_without_the_store() {
     let promise = "at most the limit plus the shares hold permits";
     let faults = [SimFault::Kill, SimFault::Hang, SimFault::BlackHole];

@@ -172,6 +172,7 @@ fn permits_without_room_are_shared_and_released() {
         max_permits: 2,
         ttl: Nanos::from_secs(60),
         options: &RuleOptions::DEFAULT,
+        max_wait: None,
     };
     let now = full.clock.now();
     // All these subjects share one list: their numbers agree in the bits that choose it.

@@ -31,6 +31,7 @@ impl PermitFixture {
             max_permits,
             ttl: TTL,
             options: &RuleOptions::DEFAULT,
+            max_wait: None,
         }
     }
 

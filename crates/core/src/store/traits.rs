@@ -6,6 +6,7 @@ use super::{
     Charge, ChargeSet, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Refund, Refunded, Reserve, Restore,
     RuleOptions, RunId, Settle, Settled, SingleOutcome, SingleOutcomes, StoreError, StoreResult,
 };
+use crate::units::Nanos;
 
 /// Counters of the units that were charged.
 pub trait Counters: Send + Sync {
@@ -70,6 +71,12 @@ pub trait Counters: Send + Sync {
 
 /// Permits of concurrency limits.
 pub trait Permits: Send + Sync {
+    /// How long an acquire under rules with these options waits for this store, over all of its calls; `None` for a
+    /// store that bounds no wait.
+    fn acquire_budget<'o>(&self, _rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Option<Nanos> {
+        None
+    }
+
     /// Acquires a permit, or renews it.
     fn acquire(&self, permit: &PermitRequest<'_>) -> impl Future<Output = StoreResult<PermitReply>> + Send;
 

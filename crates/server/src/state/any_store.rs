@@ -13,6 +13,7 @@ use tidegate_core::store::{
     Refunded, Reservations, Reserve, Restore, RuleOptions, RunId, SINGLE_BATCH, Settle, Settled, SingleOutcomes, Store,
     StoreResult, UnacknowledgedError,
 };
+use tidegate_core::units::Nanos;
 use tidegate_rules::RuleSet;
 use tracing::{error, info, warn};
 
@@ -250,6 +251,14 @@ impl Counters for AnyStore {
 }
 
 impl Permits for AnyStore {
+    fn acquire_budget<'o>(&self, rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Option<Nanos> {
+        match self {
+            AnyStore::Memory(store) => store.acquire_budget(rules),
+            AnyStore::Disk(store) => store.acquire_budget(rules),
+            AnyStore::Shared(shared) => shared.store.acquire_budget(rules),
+        }
+    }
+
     forward! {
         acquire(permit: &PermitRequest<'_>) -> StoreResult<PermitReply>;
         renew(permit: &PermitRequest<'_>) -> StoreResult<PermitReply>;
@@ -266,8 +275,6 @@ impl Reservations for AnyStore {
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::units::Nanos;
-
     use super::*;
 
     /// A list of 1,000 checks took 63 round trips, which are ten seconds from another region.

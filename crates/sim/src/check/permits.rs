@@ -149,7 +149,8 @@ fn lost_at(case: &CheckCase<'_>, session: &PermitSession) -> Nanos {
 /// The span in which a client may hold a permit, as far as any other party can know.
 fn possible_span(case: &CheckCase<'_>, permits: PermitWork, session: &PermitSession) -> TimeRange {
     let lasts = max_lifetime(case, permits.lasts).plus(case.budget()).plus(case.budget());
-    let last_call = session.calls.iter().map(|call| call.sent).max();
+    // A renewal without a reply of the store begins when the node stops waiting.
+    let last_call = session.calls.iter().map(|call| call.done.unwrap_or(call.sent)).max();
     let ends = last_call.unwrap_or(session.sent).max(session.sent).plus(lasts);
     let denied = session.done.filter(|_| session.holder.is_none());
     // A release with a reply and without a fault is final; otherwise it is sent later, or the permit expires.
@@ -186,6 +187,30 @@ fn is_recovered(case: &CheckCase<'_>, permits: PermitWork, at: Nanos) -> bool {
         SimFault::None | SimFault::Drift => true,
         _ => at < case.scenario.fault_begins || at > case.recovered_at().plus(permits.lasts).plus(permits.lasts),
     }
+}
+
+/// Whether the store counts no permit that was released, at any node. A permit that a node restored is released again by
+/// the node that released it, for the last time two seconds after that node had restored its own. A node that died
+/// forgets what it released.
+fn is_released_again(case: &CheckCase<'_>, at: Nanos) -> bool {
+    let last_release = case.recovered_at().plus(Nanos::from_secs(1));
+    at > last_release && case.history.deaths.is_empty()
+}
+
+/// Whether the permit of a session was denied or released by the end of the recovery, and no renewal succeeded or was in
+/// flight later: a node without the store may have granted that one.
+fn is_released_for_good(case: &CheckCase<'_>, session: &PermitSession) -> bool {
+    let ended_by_then = |done: Nanos| done <= case.recovered_at();
+    if session.holder.is_none() {
+        return session.done.is_some_and(ended_by_then);
+    }
+    let mut calls = session.calls.iter();
+    let release = calls.find(|call| call.op == PermitOp::Release && call.done.is_some_and(ended_by_then));
+    let Some(release) = release else {
+        return false;
+    };
+    let mut renewals = session.calls.iter().filter(|call| call.op == PermitOp::Renew(true));
+    renewals.all(|call| call.done.is_some_and(|renewed| renewed < release.sent))
 }
 
 fn count_at(spans: &[(&PermitSession, TimeRange)], at: Nanos) -> usize {
@@ -283,12 +308,18 @@ fn clock_is_steady(case: &CheckCase<'_>, at: Nanos) -> bool {
 fn outlasting(subject_permits: &SubjectPermits<'_>) -> Option<String> {
     let case = subject_permits.case;
     for event in subject_permits.events() {
-        let over = is_recovered(case, subject_permits.permits, event.now);
+        let over = is_recovered(case, subject_permits.permits, event.now) || is_released_again(case, event.now);
         let looked_at = event.now >= case.scenario.final_check_at();
         if !over || looked_at || !clock_is_steady(case, event.now) {
             continue;
         }
-        let others = count_at(&subject_permits.possible, event.now);
+        let possible = subject_permits.possible.iter();
+        let released_again = is_released_again(case, event.now);
+        let others = possible.filter(|(session, (from, to))| {
+            let is_released = released_again && is_released_for_good(case, session);
+            *from <= event.now && event.now < *to && !is_released
+        });
+        let others = others.count();
         if (event.open as usize) > others {
             return Some(format!("{others} may hold permits: {event:?}"));
         }

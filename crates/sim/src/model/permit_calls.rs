@@ -49,6 +49,10 @@ impl ModelLink {
             (PermitVerb::Acquire, _) => permits.acquire(request, now),
             (PermitVerb::Renew, _) => permits.renew(request, now),
             (PermitVerb::Release, Variant::ReleasesNothing) => permits.renew(request, now),
+            // The store reads a release and frees the permit of nobody.
+            (PermitVerb::Release, Variant::ReleasesOnce) if self.log.has_released(request.holder) => {
+                permits.release(&PermitRequest { holder: !request.holder, ..*request }, now)
+            }
             (PermitVerb::Release, Variant::ReleasesAnother) => {
                 let another = permits.other_holder(request, now);
                 let other = PermitRequest { holder: another.unwrap_or(request.holder), ..*request };

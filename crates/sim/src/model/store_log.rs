@@ -196,6 +196,12 @@ impl StoreLog {
         std::mem::take(&mut *self.permit_events.lock())
     }
 
+    /// Whether a permit of `holder` was released before.
+    pub(super) fn has_released(&self, holder: u128) -> bool {
+        let events = self.permit_events.lock();
+        events.iter().any(|event| event.holder == holder && event.verb == PermitVerb::Release)
+    }
+
     /// Whether the store has granted or renewed a permit of `holder`.
     pub(crate) fn has_granted(&self, holder: u128) -> bool {
         let events = self.permit_events.lock();

@@ -31,7 +31,7 @@ impl Scenario {
             1 => rng.between(4, 12),
             _ => rng.between(13, 40),
         };
-        let lasts = Nanos::from_millis(rng.pick(&[900, 1_500, 3_000, 6_000]));
+        let lasts = Nanos::from_millis(rng.pick(&[900, 1_500, 3_000, 6_000, 20_000]));
         let mean_session = Nanos::from_millis(rng.between(300, 3_000));
         scenario.work =
             Work::Permits(PermitWork { max_open: max_open as u32, lasts, mean_session, max_session: MAX_SESSION });

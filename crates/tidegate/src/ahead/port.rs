@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, StoreResult,
+    Refunded, Reservations, Reserve, Restore, RuleOptions, Settle, Settled, StoreResult,
 };
 use tidegate_core::units::Nanos;
 
@@ -246,6 +246,10 @@ impl<S: BackingStore + 'static, R: Runtime> Counters for Ahead<S, R> {
 }
 
 impl<S: BackingStore + 'static, R: Runtime> Permits for Ahead<S, R> {
+    fn acquire_budget<'o>(&self, rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Option<Nanos> {
+        self.0.store.acquire_budget(rules)
+    }
+
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         self.0.store.acquire(permit).await
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tidegate_core::algorithms::{Algorithm, Limit, Precision, Spec};
 use tidegate_core::store::{
-    Charge, Degraded, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
+    Charge, ChargeSet, Degraded, PermitReply, PermitRequest, Role, RuleOptions, Source, Store, StoreError, WorkKind,
 };
 use tidegate_core::subject::RuleName;
 use tidegate_core::units::{Cost, Nanos};
@@ -24,6 +24,7 @@ use super::acquire_guard::AcquireGuard;
 use super::ticket::{PermitLocation, Ticket, TicketError, TicketPermit};
 use super::{Limiter, LimiterView};
 use crate::adaptive::AdaptiveOutcome;
+use crate::runtime::join_all;
 
 /// TTL of a permit if the caller sets none.
 pub const DEFAULT_PERMIT_TTL: Duration = Duration::from_secs(10);
@@ -132,22 +133,28 @@ impl<S: Store> Limiter<S> {
     /// expires. Call it again after [`CANCEL_RETRY_AFTER`]: the acquire may still be in flight on another connection.
     /// Dropped before it has finished, the call may leave permits that then expire.
     pub async fn cancel(&self, ticket: &Ticket) {
-        for permit in &ticket.permits {
-            let freed = self.release_one(ticket, permit, ReleaseCause::NeverStarted);
-            let _expires_otherwise = freed.await;
-        }
+        self.cancel_within(ticket, None).await;
     }
 
-    /// Extends the permits of a request by its TTL. Returns whether it still has all of them. None is reacquired.
+    /// The same for a caller that waits no longer than `max_wait`. A release that takes longer is synced later.
+    async fn cancel_within(&self, ticket: &Ticket, max_wait: Option<Nanos>) {
+        let releasing = ticket.permits.iter().map(|permit| {
+            let cause = ReleaseCause::NeverStarted;
+            self.release_one(ticket, permit, cause, max_wait)
+        });
+        let _expire_otherwise = join_all(releasing).await;
+    }
+
+    /// Extends the permits of a request by its TTL. Returns whether it still has all of them. None is reacquired. All
+    /// calls are in flight at once.
     /// Cancel-safe: dropped before it has finished, the call may have extended them.
     ///
     /// # Errors
     /// When the store gives no reply, so that the state of the permits is unknown.
     pub async fn renew(&self, ticket: &Ticket) -> Result<bool, StoreError> {
-        let mut renewed = true;
-        for permit in &ticket.permits {
-            renewed &= self.renew_one(ticket, permit).await?;
-        }
+        let renewing = ticket.permits.iter().map(|permit| self.renew_one(ticket, permit));
+        let renewed: Vec<bool> = join_all(renewing).await.into_iter().collect::<Result<_, _>>()?;
+        let renewed = !renewed.contains(&false);
         if renewed {
             self.record_open(ticket);
         } else {
@@ -158,37 +165,37 @@ impl<S: Store> Limiter<S> {
 
     /// Reacquires lost permits where there is room. Returns whether the request has all of them.
     pub(super) async fn reacquire(&self, ticket: &Ticket) -> Result<bool, StoreError> {
-        let mut reacquired = true;
-        for permit in &ticket.permits {
-            reacquired &= match permit.location {
-                PermitLocation::Store => {
-                    let (max_permits, options) = self.limit_and_options(permit);
-                    self.store.acquire(&permit_request(ticket, permit, max_permits, &options)).await?.granted
-                }
-                PermitLocation::Node => {
-                    self.renew_one(ticket, permit).await? || self.acquire_adaptive(ticket, permit).granted
-                }
-            };
-        }
+        let reacquiring = ticket.permits.iter().map(|permit| self.reacquire_one(ticket, permit));
+        let reacquired: Vec<bool> = join_all(reacquiring).await.into_iter().collect::<Result<_, _>>()?;
+        let reacquired = !reacquired.contains(&false);
         if reacquired {
             self.record_open(ticket);
         }
         Ok(reacquired)
     }
 
-    /// Ends a request and releases its permits. To end it twice does nothing. Dropped before it has finished, the call
+    async fn reacquire_one(&self, ticket: &Ticket, permit: &TicketPermit) -> Result<bool, StoreError> {
+        Ok(match permit.location {
+            PermitLocation::Store => {
+                let (max_permits, options) = self.limit_and_options(permit);
+                self.store.acquire(&permit_request(ticket, permit, max_permits, &options, None)).await?.granted
+            }
+            PermitLocation::Node => {
+                self.renew_one(ticket, permit).await? || self.acquire_adaptive(ticket, permit).granted
+            }
+        })
+    }
+
+    /// Ends a request and releases its permits, all at once. To end it twice does nothing. Dropped before it has finished, the call
     /// may leave permits that then expire; it may be repeated.
     ///
     /// # Errors
     /// When the store gives no reply. The permits then expire.
     pub async fn release(&self, ticket: &Ticket) -> Result<(), StoreError> {
         self.open_permits.record_closed(ticket);
-        let mut released = Ok(());
-        for permit in &ticket.permits {
-            let one = self.release_one(ticket, permit, ReleaseCause::Finished).await;
-            released = released.and(one);
-        }
-        released
+        let permits = ticket.permits.iter();
+        let releasing = permits.map(|permit| self.release_one(ticket, permit, ReleaseCause::Finished, None));
+        join_all(releasing).await.into_iter().collect()
     }
 
     /// Seals a ticket as text that works on every node of the deployment.
@@ -216,7 +223,7 @@ impl<S: Store> Limiter<S> {
             return Ok(self.adaptive.renew(&permit.rule, permit.subject, ticket.holder, now, until));
         }
         let (max_permits, options) = self.limit_and_options(permit);
-        Ok(self.store.renew(&permit_request(ticket, permit, max_permits, &options)).await?.granted)
+        Ok(self.store.renew(&permit_request(ticket, permit, max_permits, &options, None)).await?.granted)
     }
 
     fn acquire_adaptive(&self, ticket: &Ticket, permit: &TicketPermit) -> AdaptiveOutcome {
@@ -224,12 +231,18 @@ impl<S: Store> Limiter<S> {
         self.adaptive.acquire(&permit.rule, permit.subject, ticket.holder, now, now.plus(ticket.ttl))
     }
 
-    async fn release_one(&self, ticket: &Ticket, permit: &TicketPermit, cause: ReleaseCause) -> Result<(), StoreError> {
+    async fn release_one(
+        &self,
+        ticket: &Ticket,
+        permit: &TicketPermit,
+        cause: ReleaseCause,
+        max_wait: Option<Nanos>,
+    ) -> Result<(), StoreError> {
         let (rule, subject, holder) = (&permit.rule, permit.subject, ticket.holder);
         match (permit.location, cause) {
             (PermitLocation::Store, _) => {
                 let (max_permits, options) = self.limit_and_options(permit);
-                self.store.release(&permit_request(ticket, permit, max_permits, &options)).await
+                self.store.release(&permit_request(ticket, permit, max_permits, &options, max_wait)).await
             }
             (PermitLocation::Node, ReleaseCause::Finished) => {
                 self.adaptive.release(rule, subject, holder, self.clock.now());
@@ -261,6 +274,7 @@ fn permit_request<'a>(
     permit: &'a TicketPermit,
     max_permits: u32,
     options: &'a RuleOptions,
+    max_wait: Option<Nanos>,
 ) -> PermitRequest<'a> {
     PermitRequest {
         subject: permit.subject,
@@ -269,6 +283,7 @@ fn permit_request<'a>(
         max_permits,
         ttl: ticket.ttl,
         options,
+        max_wait,
     }
 }
 
@@ -300,13 +315,16 @@ impl<S: Store> LimiterView<'_, S> {
             return Ok(guard.finish(decision));
         }
         let mut permit_source = Source::Exact;
-        for limit in self.concurrency_limits(&request) {
+        let limits = self.concurrency_limits(&request);
+        let deadline = self.acquire_deadline(&limits, &plan.set);
+        for limit in limits {
             let permit = ticket_permit_of(&limit);
             guard.ticket.permits.push(permit.clone());
-            let (max_permits, reply) = match self.acquire_one(&limit, &guard.ticket, &permit).await {
+            let acquiring = self.acquire_one(&limit, &guard.ticket, &permit, self.wait_left(deadline));
+            let (max_permits, reply) = match acquiring.await {
                 Ok(acquired) => acquired,
                 Err(error) => {
-                    self.abort(guard).await;
+                    self.abort(guard, deadline).await;
                     return Err(error.into());
                 }
             };
@@ -321,14 +339,15 @@ impl<S: Store> LimiterView<'_, S> {
                 granted: reply.granted,
             });
             if let Some(denial) = self.denial_of(&limit, max_permits, reply, request.edge, plan.client_hash) {
-                self.abort(guard).await;
+                self.abort(guard, deadline).await;
                 return Ok(Acquired::Full(denial));
             }
         }
+        plan.set.max_wait = self.wait_left(deadline);
         let mut outcome = match self.limiter.store.charge(&plan.set).await {
             Ok(outcome) => outcome,
             Err(error) => {
-                self.abort(guard).await;
+                self.abort(guard, deadline).await;
                 return Err(error.into());
             }
         };
@@ -338,7 +357,7 @@ impl<S: Store> LimiterView<'_, S> {
         let decision = self.decision_of(&plan, &outcome, ChargedAs::IfAdmitted);
         self.notify_decided(&request, &decision);
         if !decision.allowed() {
-            self.abort(guard).await;
+            self.abort(guard, deadline).await;
             return Ok(Acquired::Denied(decision));
         }
         self.limiter.record_open(&guard.ticket);
@@ -358,16 +377,34 @@ impl<S: Store> LimiterView<'_, S> {
         engine::concurrency_limits(rules, limiter.enforcement, &self.keys.fingerprint, request)
     }
 
+    /// When an acquire stops waiting for the store. Its permits, its rates and, if it is denied, its releases share the
+    /// time.
+    fn acquire_deadline(&self, limits: &[ConcurrencyLimit<'_>], set: &ChargeSet<'_>) -> Option<Nanos> {
+        let limiter = self.limiter;
+        let in_store = limits.iter().filter(|limit| limit.max != Concurrency::Adaptive);
+        let rules = in_store.map(|limit| limit.rule.options());
+        let rules = rules.chain(set.charges.iter().map(|charge| charge.options));
+        let budget = limiter.store.acquire_budget(rules);
+        let wait = [budget, set.max_wait].into_iter().flatten().min()?;
+        Some(limiter.clock.now().plus(wait))
+    }
+
+    /// What is left until a deadline.
+    fn wait_left(&self, deadline: Option<Nanos>) -> Option<Nanos> {
+        deadline.map(|deadline| deadline.since(self.limiter.clock.now()))
+    }
+
     /// Acquires a permit of one rule. Returns the maximum of open permits, and the reply.
     async fn acquire_one(
         &self,
         limit: &ConcurrencyLimit<'_>,
         ticket: &Ticket,
         permit: &TicketPermit,
+        max_wait: Option<Nanos>,
     ) -> Result<(u32, PermitReply), StoreError> {
         match limit.max {
             Concurrency::Fixed(max_permits) => {
-                let request = permit_request(ticket, permit, max_permits, limit.rule.options());
+                let request = permit_request(ticket, permit, max_permits, limit.rule.options(), max_wait);
                 Ok((max_permits, self.limiter.store.acquire(&request).await?))
             }
             Concurrency::Adaptive => {
@@ -400,9 +437,9 @@ impl<S: Store> LimiterView<'_, S> {
         })
     }
 
-    /// Releases the permits of a request that is denied.
-    async fn abort<F: FnOnce(Ticket) + Send>(&self, guard: AcquireGuard<F>) {
-        self.limiter.cancel(&guard.ticket).await;
+    /// Releases the permits of a request that is denied, in the background what is not released by `deadline`.
+    async fn abort<F: FnOnce(Ticket) + Send>(&self, guard: AcquireGuard<F>, deadline: Option<Nanos>) {
+        self.limiter.cancel_within(&guard.ticket, self.wait_left(deadline)).await;
         guard.disarm();
     }
 }

@@ -108,6 +108,7 @@ impl<P: Shards + 'static, R: Runtime> Resilient<P, R> {
                 max_permits: u32::MAX,
                 ttl: permit.until.since(wall).min(MAX_RESTORED_TTL),
                 options: &options_of(&permit.rule),
+                max_wait: None,
             };
             node_state.permits.restore(&request, permit.sync, now);
         }

@@ -90,7 +90,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 && self.trusts_permits(epoch)
             {
                 if permit_reply.granted {
-                    permits.record_acquired(permit, permit_reply.in_use, sent);
+                    permits.record_acquired(permit, permit_reply.in_use, sent, self.store_time());
                 }
                 return Ok(permit_reply);
             }
@@ -108,7 +108,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     pub(crate) async fn acquire_in_store(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         let budget = permit.options.budget.unwrap_or(self.settings.long_work());
-        self.call(Nanos::MAX, budget, |store| store.acquire(permit)).await
+        self.call(self.permit_deadline(permit), budget, |store| store.acquire(permit)).await
     }
 
     /// Without the store, a permit that this node knows is renewed. For other permits this is an error.
@@ -122,16 +122,16 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             self.register_permit(permit).await
         } else {
             let budget = self.settings.follow_up_wait(permit.options.budget);
-            self.call(Nanos::MAX, budget, |store| store.renew(permit)).await
+            self.call(self.permit_deadline(permit), budget, |store| store.renew(permit)).await
         };
         let now = self.runtime.now();
         let trusted = reply.is_ok() && self.trusts_permits(epoch);
         match reply {
             Ok(permit_reply) if trusted => {
                 match (permit_reply.granted, was_open && !permits.is_open(permit, now)) {
-                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent),
+                    (true, false) => permits.record_acquired(permit, permit_reply.in_use, sent, self.store_time()),
                     (true, true) => {} // released in the meantime
-                    (false, _) => permits.released(permit),
+                    (false, _) => permits.remove(permit),
                 }
                 Ok(permit_reply)
             }
@@ -153,9 +153,15 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Releases a permit in the store. After an error it is still to be synced.
     pub(crate) async fn release_in_store(&self, permit: &PermitRequest<'_>) -> StoreResult<()> {
         let budget = self.settings.follow_up_wait(permit.options.budget);
-        self.call(Nanos::MAX, budget, |store| store.release(permit)).await?;
-        self.node_state.permits.released(permit);
+        let until = self.permit_deadline(permit);
+        self.call(until, budget, |store| store.release(permit)).await?;
+        self.node_state.permits.record_released(permit, self.store_time(), self.runtime.now());
         Ok(())
+    }
+
+    /// When the caller of a permit call stops waiting.
+    fn permit_deadline(&self, permit: &PermitRequest<'_>) -> Nanos {
+        permit.max_wait.map_or(Nanos::MAX, |max_wait| self.runtime.now().plus(max_wait))
     }
 
     /// Settles what this node holds of a reservation here, and the rest in the store. Only the store can settle what it

@@ -113,5 +113,6 @@ fn permit(counter: &ConformanceCounter, holder: u128, max_permits: u32) -> Permi
         max_permits,
         ttl: Nanos::from_secs(10),
         options: &RuleOptions::DEFAULT,
+        max_wait: None,
     }
 }

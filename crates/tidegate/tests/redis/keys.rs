@@ -53,6 +53,7 @@ fn every_key_has_an_expiry_and_the_tag_of_its_subject() {
             max_permits: 2,
             ttl: Nanos::from_secs(600),
             options: &RuleOptions::DEFAULT,
+            max_wait: None,
         };
         store.acquire(&permit).await.expect("a reply");
         let keys = keys(&server);
@@ -338,6 +339,7 @@ pub(crate) async fn every_verb(store: &RedisStore, subject: u128) {
         max_permits: 1,
         ttl: Nanos::from_secs(1),
         options: &RuleOptions::DEFAULT,
+        max_wait: None,
     };
     store.acquire(&permit).await.expect("a permit");
     store.release(&permit).await.expect("a release");

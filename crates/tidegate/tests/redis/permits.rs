@@ -20,6 +20,7 @@ fn request(rule: &RuleName, subject: u128) -> PermitRequest<'_> {
         max_permits: 5,
         ttl: Nanos::from_secs(3_600),
         options: &RuleOptions::DEFAULT,
+        max_wait: None,
     }
 }
 

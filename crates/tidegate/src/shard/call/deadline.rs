@@ -1,6 +1,6 @@
 //! Budgets: how long a call waits for a reply.
 
-use tidegate_core::store::{ChargeSet, WorkKind};
+use tidegate_core::store::{ChargeSet, RuleOptions, WorkKind};
 use tidegate_core::units::Nanos;
 
 use crate::shard::refund::ChargeKind;
@@ -24,12 +24,22 @@ impl ResilienceSettings {
         // A batch that contains an ordinary request has the budget of that request.
         let is_long = kind != ChargeKind::Charge || sets.iter().all(|set| set.work == WorkKind::LongWork);
         let usual = if is_long { self.long_work() } else { self.budget };
-        let budgets = || sets.iter().flat_map(|set| &set.charges).map(|charge| charge.options.budget);
-        let any_unset = budgets().any(|budget| budget.is_none());
-        match budgets().flatten().min() {
-            Some(shortest) if any_unset && !sets.iter().any(|set| set.requires_durability()) => shortest.min(usual),
-            shortest => shortest.unwrap_or(usual),
-        }
+        shortest_budget(sets.iter().flat_map(|set| &set.charges).map(|charge| charge.options), usual)
+    }
+
+    /// How long an acquire under rules with these options may wait, over all of its calls.
+    pub(crate) fn acquire_budget<'o>(&self, rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Nanos {
+        shortest_budget(rules, self.long_work())
+    }
+}
+
+/// The shortest budget of any rule, where one without a budget of its own has the budget `usual`.
+fn shortest_budget<'o>(rules: impl Iterator<Item = &'o RuleOptions> + Clone, usual: Nanos) -> Nanos {
+    let any_unset = rules.clone().any(|options| options.budget.is_none());
+    let is_durable = rules.clone().any(|options| options.durability.is_required());
+    match rules.filter_map(|options| options.budget).min() {
+        Some(shortest) if any_unset && !is_durable => shortest.min(usual),
+        shortest => shortest.unwrap_or(usual),
     }
 }
 

@@ -11,6 +11,7 @@ mod local_reservations;
 mod local_units;
 pub(crate) mod mirror;
 pub(crate) mod open_permits;
+mod released_permits;
 mod share_usage;
 pub(crate) mod striped_map;
 pub(crate) mod write_back;

@@ -10,7 +10,7 @@
 //! `restore`), because they count toward this node's share in every outage until they expire.
 //!
 //! Invariants: a permit expires here no later than in the store, because its TTL starts before the store is called;
-//! a released permit is not open. Bounded: a permit beyond the bound is known to the store alone. A call finds its
+//! a released permit is not open, and is remembered (`released_permits`) until other nodes have forgotten it. Bounded: a permit beyond the bound is known to the store alone. A call finds its
 //! permit by holder and walks no others, however many are open. Knows no store; time is injected.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,7 @@ use tidegate_core::units::Nanos;
 
 use crate::permit_set::PermitSet;
 use crate::shard::node::local_admissions::LocalPermit;
+use crate::shard::node::released_permits::ReleasedPermits;
 
 /// The permits of this node.
 pub(crate) struct OpenPermits {
@@ -36,6 +37,8 @@ struct PermitTable {
     count: usize,
     /// Counter and holder of the permits that the store must be updated about.
     unsynced: BTreeSet<(u128, u128)>,
+    /// The permits that the store has released for this node.
+    released: ReleasedPermits,
     /// When expired permits of all counters are swept.
     sweep: SweepSchedule,
     /// How often a local permit was inserted, changed or removed before its expiry.
@@ -64,6 +67,8 @@ impl CounterPermits {
 struct KnownPermit {
     sync: PermitSync,
     origin: PermitOrigin,
+    /// When the store granted or renewed it, by the store's clock; `MAX` if that is unknown or it did not.
+    granted_at: Nanos,
 }
 
 /// Whether a permit counts toward this node's share after a restart.
@@ -95,7 +100,8 @@ impl KnownPermit {
 }
 
 /// A permit that was granted or renewed without the store.
-const LOCAL: KnownPermit = KnownPermit { sync: PermitSync::LocalOnly, origin: PermitOrigin::Local };
+const LOCAL: KnownPermit =
+    KnownPermit { sync: PermitSync::LocalOnly, origin: PermitOrigin::Local, granted_at: Nanos::MAX };
 
 /// A permit that the store must be updated about.
 #[derive(Clone, Debug)]
@@ -119,6 +125,7 @@ impl PermitUpdate {
             max_permits: u32::MAX,
             ttl: self.remaining,
             options: &self.options,
+            max_wait: None,
         }
     }
 }
@@ -128,10 +135,11 @@ impl OpenPermits {
         OpenPermits { table: Mutex::default(), max }
     }
 
-    /// The store has granted or renewed a permit, by a call sent at `sent`, and has `in_use` permits of the counter.
-    pub(crate) fn record_acquired(&self, permit: &PermitRequest<'_>, in_use: u32, sent: Nanos) {
+    /// The store has granted or renewed a permit by its time `at`, by a call sent at `sent`, and has `in_use` permits of
+    /// the counter.
+    pub(crate) fn record_acquired(&self, permit: &PermitRequest<'_>, in_use: u32, sent: Nanos, at: Nanos) {
         let origin = if in_use > permit.max_permits { PermitOrigin::Local } else { PermitOrigin::Store };
-        let known = KnownPermit { sync: PermitSync::Synced, origin };
+        let known = KnownPermit { sync: PermitSync::Synced, origin, granted_at: at };
         self.table.lock().insert(permit, sent, sent.plus(permit.ttl), known, self.max);
     }
 
@@ -160,13 +168,26 @@ impl OpenPermits {
         let mut table = self.table.lock();
         let (_, own) = table.find(permit, now);
         let until = own.map_or(now.plus(permit.ttl), |(until, _)| until);
-        let known = KnownPermit { sync: PermitSync::Releasing, origin: PermitOrigin::Store };
+        let known = KnownPermit { sync: PermitSync::Releasing, origin: PermitOrigin::Store, granted_at: Nanos::MAX };
         table.insert(permit, now, until, known, self.max);
     }
 
+    /// The store has released a permit by its time `at`. Another node that granted or renewed the permit does not know.
+    pub(crate) fn record_released(&self, permit: &PermitRequest<'_>, at: Nanos, now: Nanos) {
+        let mut table = self.table.lock();
+        table.remove(permit);
+        table.released.insert(permit, at, now, self.max);
+    }
+
     /// The store knows that a permit is not open.
-    pub(crate) fn released(&self, permit: &PermitRequest<'_>) {
+    pub(crate) fn remove(&self, permit: &PermitRequest<'_>) {
         self.table.lock().remove(permit);
+    }
+
+    /// Lists the permits released at this node for which `is_missing` returns true as unsynced, by subject and the
+    /// store's time of the release.
+    pub(crate) fn release_again(&self, is_missing: impl Fn(Fingerprint, Nanos) -> bool) {
+        self.table.lock().released.mark_unsynced(is_missing);
     }
 
     /// The permits of all holders of a counter were freed.
@@ -216,32 +237,38 @@ impl OpenPermits {
 
     /// Restores a local permit from before a restart.
     pub(crate) fn restore(&self, permit: &PermitRequest<'_>, sync: PermitSync, now: Nanos) {
-        let known = KnownPermit { sync, origin: PermitOrigin::Restored };
+        let known = KnownPermit { sync, origin: PermitOrigin::Restored, granted_at: Nanos::MAX };
         self.table.lock().insert(permit, now, now.plus(permit.ttl), known, self.max);
     }
 
-    /// All open permits of the subjects that are `in_store`, for a store that has lost them.
-    pub(crate) fn open_permits(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> Vec<PermitUpdate> {
+    /// The open permits for which `is_missing` returns true, by subject and the store's time of the grant: those that a
+    /// store may have lost.
+    pub(crate) fn open_permits(
+        &self,
+        is_missing: impl Fn(Fingerprint, Nanos) -> bool,
+        now: Nanos,
+    ) -> Vec<PermitUpdate> {
         let table = self.table.lock();
-        let of_counter = table.by_counter.values().filter(|of_counter| in_store(of_counter.subject));
-        let updates = of_counter.flat_map(|of_counter| {
-            let holders = of_counter.permits.iter().map(|(holder, ..)| holder);
-            holders.filter_map(|holder| of_counter.update_of(holder, now))
+        let updates = table.by_counter.values().flat_map(|of_counter| {
+            let permits = of_counter.permits.iter();
+            let missing = permits.filter(|(_, _, known)| is_missing(of_counter.subject, known.granted_at));
+            missing.filter_map(|(holder, ..)| of_counter.update_of(holder, now))
         });
         updates.filter(|update| !update.releasing).collect()
     }
 
-    /// Whether any permit of the subjects that are `in_store` was acquired or renewed since the last restart and is
-    /// open.
-    pub(crate) fn any_own(&self, in_store: impl Fn(Fingerprint) -> bool, now: Nanos) -> bool {
+    /// Whether any permit for which `is_missing` returns true was acquired or renewed since the last restart and is
+    /// open, or was released.
+    pub(crate) fn any_own(&self, is_missing: impl Fn(Fingerprint, Nanos) -> bool, now: Nanos) -> bool {
         let table = self.table.lock();
-        let mut of_counter = table.by_counter.values().filter(|of_counter| in_store(of_counter.subject));
-        of_counter.any(|of_counter| {
+        let any_open = table.by_counter.values().any(|of_counter| {
             of_counter.permits.iter().any(|(_, until, known)| {
                 let open = until > now && known.sync != PermitSync::Releasing;
-                open && known.origin != PermitOrigin::Restored
+                let own = open && known.origin != PermitOrigin::Restored;
+                own && is_missing(of_counter.subject, known.granted_at)
             })
-        })
+        });
+        any_open || table.released.any(is_missing)
     }
 
     /// All permits that the store must be updated about. Walks no others.
@@ -251,7 +278,16 @@ impl OpenPermits {
             let of_counter = table.by_counter.get(counter).filter(|known| in_store(known.subject))?;
             of_counter.update_of(*holder, now)
         });
-        updates.collect()
+        let released = table.released.unsynced().filter(|(_, known)| in_store(known.subject) && known.until > now);
+        let released = released.map(|(holder, known)| PermitUpdate {
+            subject: known.subject,
+            rule: known.rule.clone(),
+            options: RuleOptions::DEFAULT,
+            holder,
+            remaining: known.until.since(now),
+            releasing: true,
+        });
+        updates.chain(released).collect()
     }
 }
 
@@ -317,6 +353,7 @@ impl PermitTable {
         }
         of_counter.releasing += usize::from(known.sync == PermitSync::Releasing);
         self.changes += u64::from(known.is_local());
+        self.released.remove((counter, holder));
         if known.sync == PermitSync::Synced {
             self.unsynced.remove(&(counter, holder));
         } else {
@@ -376,6 +413,7 @@ mod tests {
             max_permits: 10,
             ttl: AT(10),
             options: &RuleOptions::DEFAULT,
+            max_wait: None,
         }
     }
 
@@ -388,7 +426,7 @@ mod tests {
     #[test]
     fn permits_granted_by_the_store_count_toward_the_share() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0), AT(0));
         assert!(permits.acquire(&request(&rule, 2), 2, AT(1)).granted);
         let third = permits.acquire(&request(&rule, 3), 2, AT(1));
         assert_eq!((third.granted, third.in_use), (false, 2));
@@ -406,17 +444,17 @@ mod tests {
     #[test]
     fn permits_granted_without_the_store_are_saved_until_they_expire() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0), AT(0));
         permits.acquire(&request(&rule, 2), 9, AT(1));
         let changes = permits.changes();
         assert_eq!(local(&permits, AT(1)), [(2, PermitSync::LocalOnly)]);
-        permits.record_acquired(&request(&rule, 2), 2, AT(2));
+        permits.record_acquired(&request(&rule, 2), 2, AT(2), AT(2));
         assert_eq!(local(&permits, AT(2)), [(2, PermitSync::Synced)]);
         assert!(permits.changes() > changes);
         // The store has eleven of ten: any of them may be local.
-        permits.record_acquired(&request(&rule, 1), 11, AT(3));
+        permits.record_acquired(&request(&rule, 1), 11, AT(3), AT(3));
         assert_eq!(local(&permits, AT(3)), [(1, PermitSync::Synced), (2, PermitSync::Synced)]);
-        permits.released(&request(&rule, 1));
+        permits.remove(&request(&rule, 1));
         assert_eq!(local(&permits, AT(3)), [(2, PermitSync::Synced)]);
         assert_eq!(local(&permits, AT(12)), []);
     }
@@ -428,10 +466,10 @@ mod tests {
         permits.restore(&request(&rule, 2), PermitSync::LocalOnly, AT(0));
         assert_eq!(unsynced(&permits, AT(1)), [(2, false)]);
         assert!(!permits.acquire(&request(&rule, 3), 2, AT(1)).granted);
-        assert!(!permits.any_own(|_| true, AT(1)));
-        assert_eq!(permits.open_permits(|_| true, AT(1)).len(), 2);
-        permits.record_acquired(&request(&rule, 1), 2, AT(5));
-        assert!(permits.any_own(|_| true, AT(5)));
+        assert!(!permits.any_own(|_, _| true, AT(1)));
+        assert_eq!(permits.open_permits(|_, _| true, AT(1)).len(), 2);
+        permits.record_acquired(&request(&rule, 1), 2, AT(5), AT(5));
+        assert!(permits.any_own(|_, _| true, AT(5)));
         assert!(permits.acquire(&request(&rule, 3), 2, AT(10)).granted, "one has expired");
     }
 
@@ -439,37 +477,80 @@ mod tests {
     #[test]
     fn permits_of_the_store_change_nothing_that_is_saved() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), 10, AT(0));
+        permits.record_acquired(&request(&rule, 1), 10, AT(0), AT(0));
         permits.begin_release(&request(&rule, 1), AT(1));
-        permits.released(&request(&rule, 1));
+        permits.remove(&request(&rule, 1));
         assert_eq!((permits.changes(), local(&permits, AT(0))), (0, vec![]));
     }
 
     #[test]
     fn only_changes_made_without_the_store_are_synced() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), 1, AT(0));
-        permits.record_acquired(&request(&rule, 2), 2, AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0), AT(0));
+        permits.record_acquired(&request(&rule, 2), 2, AT(0), AT(0));
         assert_eq!(unsynced(&permits, AT(1)), []);
         permits.acquire(&request(&rule, 3), 9, AT(1));
         permits.renew(&request(&rule, 1), AT(1));
         permits.begin_release(&request(&rule, 2), AT(1));
         assert_eq!(unsynced(&permits, AT(2)), [(1, false), (2, true), (3, false)]);
-        permits.released(&request(&rule, 2));
-        permits.record_acquired(&request(&rule, 1), 2, AT(2));
-        permits.record_acquired(&request(&rule, 3), 3, AT(2));
+        permits.remove(&request(&rule, 2));
+        permits.record_acquired(&request(&rule, 1), 2, AT(2), AT(2));
+        permits.record_acquired(&request(&rule, 3), 3, AT(2), AT(2));
         assert_eq!(unsynced(&permits, AT(2)), []);
-        assert_eq!(permits.open_permits(|_| true, AT(2)).len(), 2);
+        assert_eq!(permits.open_permits(|_, _| true, AT(2)).len(), 2);
+    }
+
+    /// Every permit that was released at another node came back after any restart of the store, and stayed until its
+    /// TTL was over.
+    #[test]
+    fn only_permits_that_the_store_may_have_lost_are_restored_or_released_again() {
+        let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0), AT(100));
+        permits.record_acquired(&request(&rule, 2), 2, AT(1), AT(101));
+        permits.acquire(&request(&rule, 3), 9, AT(1));
+        let since = |since| move |_: Fingerprint, at: Nanos| at >= AT(since);
+        let restored = |missing_since| {
+            let missing = permits.open_permits(since(missing_since), AT(2)).into_iter();
+            missing.map(|update| update.holder).collect::<Vec<u128>>()
+        };
+        assert_eq!(restored(101), [2, 3]);
+        assert_eq!(restored(200), [3], "the store never knew it");
+        for holder in [1, 2, 3] {
+            permits.begin_release(&request(&rule, holder), AT(2));
+            permits.record_released(&request(&rule, holder), AT(100 + u64::try_from(holder).unwrap()), AT(2));
+        }
+        assert_eq!((unsynced(&permits, AT(2)), permits.any_own(since(104), AT(2))), (vec![], false));
+        assert!(permits.any_own(since(103), AT(2)));
+        permits.release_again(since(102));
+        assert_eq!(unsynced(&permits, AT(2)), [(2, true), (3, true)]);
+        permits.record_acquired(&request(&rule, 3), 1, AT(3), AT(103));
+        assert_eq!(unsynced(&permits, AT(3)), [(2, true)], "the other was acquired again");
+        permits.record_released(&request(&rule, 2), AT(104), AT(4));
+        assert_eq!(unsynced(&permits, AT(4)), []);
+        permits.release_again(since(0));
+        assert_eq!(unsynced(&permits, AT(11)), [(1, true), (2, true)]);
+        assert_eq!(unsynced(&permits, AT(12)), [(2, true)], "expired at every node");
+    }
+
+    #[test]
+    fn a_full_table_of_releases_evicts_the_first_to_expire() {
+        let (permits, rule) = (OpenPermits::new(2), RuleName::new("r"));
+        for (holder, now) in [(3, 0), (2, 1), (1, 2)] {
+            permits.record_released(&request(&rule, holder), AT(0), AT(now));
+        }
+        permits.release_again(|_, _| true);
+        assert_eq!(unsynced(&permits, AT(2)), [(1, true), (2, true)]);
+        assert!(permits.acquire(&request(&rule, 4), 1, AT(2)).granted, "releases take no room of permits");
     }
 
     #[test]
     fn a_released_or_expired_permit_is_not_renewed() {
         let (permits, rule) = (OpenPermits::new(100), RuleName::new("r"));
-        permits.record_acquired(&request(&rule, 1), 1, AT(0));
+        permits.record_acquired(&request(&rule, 1), 1, AT(0), AT(0));
         permits.begin_release(&request(&rule, 1), AT(1));
         let late = permits.renew(&request(&rule, 1), AT(2));
         assert!(late.is_some_and(|permit_reply| !permit_reply.granted && permit_reply.in_use == 0));
-        permits.record_acquired(&request(&rule, 2), 2, AT(0));
+        permits.record_acquired(&request(&rule, 2), 2, AT(0), AT(0));
         assert_eq!(permits.renew(&request(&rule, 2), AT(10)), None);
     }
 

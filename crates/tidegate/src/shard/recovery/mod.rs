@@ -104,8 +104,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             is_unknown.then(|| state.missing_counts_after(status))
         };
         let has_any = missing_counts.is_some_and(|missing_counts| {
-            let has_own_permits = || self.node_state.permits.any_own(|subject| self.holds(subject), now);
-            !self.states_to_restore(&missing_counts, 1).is_empty() || has_own_permits()
+            !self.states_to_restore(&missing_counts, 1).is_empty() || self.may_lack_permits(&missing_counts, now)
         });
         let (was_known, next) = self.update_recovery_state(|state| {
             // A store without an earlier status that should hold counts of this node took over from another.
@@ -121,6 +120,8 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
                 self.epoch_confirmed_at.store(sent.get(), Ordering::Release);
                 self.sync_permits();
                 if closed {
+                    // A permit that was granted without the store may be synced after its release on another node.
+                    self.release_again_later(MissingCounts::since(self.store_time()));
                     // After an outage many nodes have pending units.
                     self.push_after(self.runtime.jitter(self.settings.push_jitter));
                 } else {
@@ -194,7 +195,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
 
     /// Merges the mirror and the open permits into the store. Returns the number of counters, or `None` if the store
     /// failed.
-    async fn restore_all(&self) -> Option<usize> {
+    async fn restore_all(self: &Arc<Self>) -> Option<usize> {
         let missing_counts = self.recovery_state.lock().missing_counts().clone();
         let all = self.states_to_restore(&missing_counts, usize::MAX);
         for groups in by_hash_slot(&all).chunks(MAX_CONCURRENT_CALLS) {
@@ -202,7 +203,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
             let done = join_all(restoring).await;
             done.into_iter().collect::<Option<()>>()?;
         }
-        self.restore_permits().await.then_some(all.len())
+        self.restore_permits(&missing_counts).await.then_some(all.len())
     }
 
     /// Merges the counters of one hash slot.

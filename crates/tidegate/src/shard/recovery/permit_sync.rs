@@ -4,11 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidegate_core::store::{Epoch, PermitReply, PermitRequest, Probe, Store, StoreError};
+use tidegate_core::subject::Fingerprint;
 use tidegate_core::units::Nanos;
 
 use crate::runtime::{Runtime, join_all};
 use crate::shard::node::open_permits::PermitUpdate;
+use crate::shard::recovery::recovery_state::MissingCounts;
 use crate::shard::shared_shard::{MAX_CONCURRENT_CALLS, SharedShard};
+
+/// How far the estimate of the store's time at a grant may be off. The reply does not contain the time.
+const GRANT_TIME_ERROR: Nanos = Nanos::from_secs(1);
+
+/// The same for a release. Longer: what a node restores because of its error, the others release again.
+const RELEASE_TIME_ERROR: Nanos = Nanos::from_secs(2);
 
 impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
     /// Whether the store may be called to acquire a permit. Permits that were renewed without it may have expired
@@ -40,7 +48,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         let (permits, sent) = (&self.node_state.permits, self.runtime.now());
         let permit_reply = self.acquire_in_store(&forced).await?;
         if permits.is_open(permit, self.runtime.now()) {
-            permits.record_acquired(permit, permit_reply.in_use, sent);
+            permits.record_acquired(permit, permit_reply.in_use, sent, self.store_time());
             return Ok(permit_reply);
         }
         let _synced_later = self.release_in_store(permit).await;
@@ -60,10 +68,47 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         });
     }
 
-    /// Restores every permit that is open here; true unless the store failed.
-    pub(crate) async fn restore_permits(&self) -> bool {
-        let open = self.node_state.permits.open_permits(|subject| self.holds(subject), self.runtime.now());
-        self.sync_each_permit(&open).await
+    /// Restores the permits that are open here and that the store may lack; true unless the store failed. Other nodes may
+    /// restore permits that were released here: these are released again, once the store is trusted, and once more
+    /// when no node restores permits any longer.
+    pub(crate) async fn restore_permits(self: &Arc<Self>, missing: &MissingCounts) -> bool {
+        let permits = &self.node_state.permits;
+        let is_granted = |subject, at| self.may_lack(missing, subject, at, GRANT_TIME_ERROR);
+        let open = permits.open_permits(is_granted, self.runtime.now());
+        if !self.sync_each_permit(&open).await {
+            return false;
+        }
+        self.release_again(missing);
+        self.release_again_later(missing.clone());
+        true
+    }
+
+    /// Releases the permits again that were released here, when all nodes have restored or synced theirs.
+    pub(crate) fn release_again_later(self: &Arc<Self>, missing: MissingCounts) {
+        let shard = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let wait = shard.settings.recovery_timeout;
+            shard.runtime.sleep(wait.plus(wait)).await;
+            shard.release_again(&missing);
+        });
+    }
+
+    /// The next sync releases the permits again that were released here and that other nodes may have restored.
+    fn release_again(&self, missing: &MissingCounts) {
+        let is_released = |subject, at| self.may_lack(missing, subject, at, RELEASE_TIME_ERROR);
+        self.node_state.permits.release_again(is_released);
+    }
+
+    /// Whether the store may lack a permit or a release of this node.
+    pub(crate) fn may_lack_permits(&self, missing: &MissingCounts, now: Nanos) -> bool {
+        let is_missing = |subject, at| self.may_lack(missing, subject, at, RELEASE_TIME_ERROR);
+        self.node_state.permits.any_own(is_missing, now)
+    }
+
+    /// Whether the store may lack what it did for a subject at its time `at`, which is known to within `error`.
+    fn may_lack(&self, missing: &MissingCounts, subject: Fingerprint, at: Nanos, error: Nanos) -> bool {
+        let hash_slot = self.hash_slot(subject);
+        hash_slot.is_some_and(|hash_slot| missing.includes(hash_slot, at.plus(error)))
     }
 
     async fn sync_each_permit(&self, updates: &[PermitUpdate]) -> bool {

@@ -51,6 +51,11 @@ pub(crate) struct MissingCounts {
 }
 
 impl MissingCounts {
+    /// All counts seen since `since`, by the store's clock.
+    pub(crate) fn since(since: Nanos) -> Self {
+        MissingCounts { since, hash_slots: BTreeSet::new() }
+    }
+
     /// Whether it includes a count of a hash slot that was last seen at `at`.
     pub(crate) fn includes(&self, hash_slot: HashSlot, at: Nanos) -> bool {
         at >= self.since || self.hash_slots.contains(&hash_slot)

@@ -154,7 +154,7 @@ impl<'t, 'a, S: Store + Probe + 'static, R: Runtime> MultiShardCharge<'t, 'a, S,
             shard.peek(until, &group.set)
         });
         for (group, outcome) in rest.iter().zip(join_all(peeking).await) {
-            self.merge.set_readings(group, &outcome.readings);
+            self.merge.add_peek(group, &outcome);
         }
     }
 }

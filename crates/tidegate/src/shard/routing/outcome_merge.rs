@@ -54,6 +54,15 @@ impl OutcomeMerge {
         self.degraded = self.degraded.max(outcome.degraded.map(|reason| reason.at(|i| group.indices[i])));
     }
 
+    /// Adds the readings of a step that was not taken. They decide nothing, but if a fallback has read them, the outcome is
+    /// not exact: a denial that only a fallback has read must not be remembered.
+    pub(crate) fn add_peek(&mut self, group: &ChargeGroup<'_>, outcome: &Outcome) {
+        self.set_readings(group, &outcome.readings);
+        if outcome.source != Source::Exact {
+            self.source = outcome.source;
+        }
+    }
+
     /// Replaces the readings of a step.
     pub(crate) fn set_readings(&mut self, group: &ChargeGroup<'_>, readings: &Readings) {
         for (i, reading) in group.indices.iter().zip(readings) {
@@ -106,5 +115,16 @@ mod tests {
             merge.add(&group, &step);
         }
         assert_eq!(merge.outcome(true).at, Nanos::from_secs(5));
+    }
+
+    /// Such a denial was remembered for a second as if the store had denied.
+    #[test]
+    fn a_denial_beside_a_limit_that_a_fallback_has_read_is_not_exact() {
+        let mut merge = OutcomeMerge::new(2);
+        let group = |index| ChargeGroup { location: index, set: ChargeSet::default(), indices: smallvec![index] };
+        let outcome = |source| Outcome::new(false, smallvec![UNKNOWN_READING], Nanos::ZERO, source);
+        merge.add(&group(0), &outcome(Source::Exact));
+        merge.add_peek(&group(1), &outcome(Source::Fallback));
+        assert_eq!(merge.outcome(false).source, Source::Fallback);
     }
 }

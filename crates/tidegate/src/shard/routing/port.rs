@@ -6,8 +6,9 @@ use std::pin::Pin;
 use smallvec::SmallVec;
 use tidegate_core::store::{
     Charge, ChargeSet, Counters, Inspection, LeaseReply, Outcome, PermitReply, PermitRequest, Permits, Refund,
-    Refunded, Reservations, Reserve, Restore, Settle, Settled, Shards, StoreResult,
+    Refunded, Reservations, Reserve, Restore, RuleOptions, Settle, Settled, Shards, StoreResult,
 };
+use tidegate_core::units::Nanos;
 
 use crate::runtime::{Runtime, join_all};
 use crate::shard::refund::{ChargeKind, id_of_part, part_of};
@@ -128,6 +129,10 @@ impl<P: Shards + 'static, R: Runtime> Counters for ShardedStore<P, R> {
 }
 
 impl<P: Shards + 'static, R: Runtime> Permits for ShardedStore<P, R> {
+    fn acquire_budget<'o>(&self, rules: impl Iterator<Item = &'o RuleOptions> + Clone) -> Option<Nanos> {
+        Some(self.0.settings.acquire_budget(rules))
+    }
+
     async fn acquire(&self, permit: &PermitRequest<'_>) -> StoreResult<PermitReply> {
         self.0.locate(permit.subject).shard.acquire(permit).await
     }
