@@ -32,7 +32,7 @@ impl<S: Store + Probe + 'static, R: Runtime> SharedShard<S, R> {
         }
         let is_new_epoch = self.epoch().is_some_and(|epoch| self.is_new_epoch(epoch));
         if is_new_epoch {
-            self.mark_lost();
+            self.record_loss(RecoveryState::mark_epoch_ended);
         }
         is_new_epoch
     }

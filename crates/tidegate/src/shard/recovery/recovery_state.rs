@@ -1,8 +1,8 @@
 //! Decides whether this node may trust the store, and tracks the nodes that share it.
 //!
 //! Phases: `Unknown` (no status yet), `Exact` (trusted), `Recovering` (counts are missing, the nodes restore them).
-//! Events: `on_status` (the reply to a ping), `mark_lost`, `mark_counts_missing`, `mark_slots_missing`,
-//! `mark_restored`, `mark_reachable`, `mark_unreachable`. Effects: a [`RecoveryStep`] per status; the heartbeat of
+//! Events: `on_status` (the reply to a ping), `mark_lost`, `mark_epoch_ended`, `mark_counts_missing`,
+//! `mark_slots_missing`, `mark_restored`, `mark_reachable`, `mark_unreachable`. Effects: a [`RecoveryStep`] per status; the heartbeat of
 //! this node; the [`Membership`] for decisions.
 //!
 //! The first status, a new epoch and a loss lead to `Recovering`. `Recovering` leads to `Exact` when this node has
@@ -30,6 +30,8 @@ pub(crate) struct RecoveryState {
     phase: RecoveryPhase,
     epoch: Option<Epoch>,
     restored: Option<Epoch>,
+    /// A reply showed that `epoch` ended, and no counts were missing in it.
+    epoch_ended: bool,
     missing_counts: MissingCounts,
     /// How often counts may have gone missing without a new epoch.
     loss_count: u64,
@@ -103,6 +105,7 @@ impl RecoveryState {
             phase: RecoveryPhase::Unknown,
             epoch: None,
             restored: None,
+            epoch_ended: false,
             missing_counts: MissingCounts { since: Nanos::MAX, hash_slots: BTreeSet::new() },
             loss_count: 0,
             members: settings.members.iter().map(|node| (*node, None)).collect(),
@@ -141,7 +144,7 @@ impl RecoveryState {
         let mut missing_counts = self.missing_counts.clone();
         match self.epoch {
             Some(epoch) if epoch == status.epoch => {}
-            Some(epoch) if self.restored != Some(epoch) => missing_counts.since = Nanos::ZERO,
+            Some(epoch) if self.restored != Some(epoch) && !self.epoch_ended => missing_counts.since = Nanos::ZERO,
             Some(_) => missing_counts.since = status.complete_until,
             None => missing_counts.since = missing_counts.since.min(status.complete_until),
         }
@@ -163,9 +166,17 @@ impl RecoveryState {
         self.is_exact() && self.mark_counts_missing(now)
     }
 
+    /// A reply came from another epoch. Its status, which comes next, has until when its counts are complete. True if the
+    /// store was trusted.
+    pub(crate) fn mark_epoch_ended(&mut self, now: Nanos) -> bool {
+        self.epoch_ended |= self.is_exact();
+        self.is_exact() && self.restart_recovery(now)
+    }
+
     /// The store may lack counts that it should have, whatever was restored so far. True if it was trusted.
     pub(crate) fn mark_counts_missing(&mut self, now: Nanos) -> bool {
         self.missing_counts.since = Nanos::ZERO;
+        self.epoch_ended = false;
         self.restart_recovery(now)
     }
 
@@ -218,7 +229,7 @@ impl RecoveryState {
             Some(known) if known == status.epoch => {}
             Some(_) => {
                 self.phase = RecoveryPhase::Recovering { since: now };
-                self.restored = None;
+                (self.restored, self.epoch_ended) = (None, false);
             }
             // A node that has just started has nothing to restore, but other nodes may. A store that takes over from
             // another may lack the last charges.
@@ -252,7 +263,7 @@ impl RecoveryState {
     /// This node has restored its counts into `epoch`. Ignored if more counts went missing since `loss_count` was read.
     pub(crate) fn mark_restored(&mut self, epoch: Epoch, loss_count: u64) {
         if loss_count == self.loss_count {
-            self.restored = Some(epoch);
+            (self.restored, self.epoch_ended) = (Some(epoch), false);
             self.missing_counts.hash_slots.clear();
         }
     }
@@ -390,6 +401,26 @@ mod tests {
         assert_eq!(state.missing_counts().since, Nanos::ZERO);
         state.on_status(&status(9, &[]), SECOND, || false);
         assert_eq!(state.missing_counts().since, Nanos::ZERO, "not restored yet");
+    }
+
+    /// Under traffic a reply comes before the next status. All that a node remembered was restored then, also what had
+    /// been refunded or reset before an intact restart.
+    #[test]
+    fn an_epoch_that_a_reply_shows_first_needs_no_older_counts() {
+        let mut state = exact_state();
+        assert!(state.mark_epoch_ended(SECOND) && !state.mark_epoch_ended(SECOND));
+        let same = state.on_status(&status(7, &[(2, Some(7))]), SECOND, || false);
+        assert_eq!(same, RecoveryStep::Restore, "not trusted without a new status");
+        assert_eq!(state.on_status(&status(8, &[]), SECOND, || false), RecoveryStep::Restore);
+        assert_eq!(state.missing_counts().since, Nanos::new(8));
+        state.on_status(&status(9, &[]), SECOND, || false);
+        assert_eq!(state.missing_counts().since, Nanos::ZERO, "not restored yet");
+
+        let mut state = exact_state();
+        assert!(state.mark_epoch_ended(SECOND));
+        state.mark_counts_missing(SECOND);
+        state.on_status(&status(8, &[]), SECOND, || false);
+        assert_eq!(state.missing_counts().since, Nanos::ZERO, "counts were missing in the epoch that ended");
     }
 
     /// Hash slots came from a primary that may have lost counts while this one was being restored, or before its first
