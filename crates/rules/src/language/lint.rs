@@ -4,6 +4,7 @@
 
 mod access_lists;
 mod client_choice;
+mod hidden_descriptors;
 pub(super) mod keys;
 mod names;
 mod unreachable_rules;
@@ -47,6 +48,7 @@ pub fn lint(set: &RuleSet) -> Vec<Warning> {
         descending_tiers(rule, set, &mut warn);
     }
     domains_without_limits(set, &mut warnings);
+    hidden_descriptors::check(set, &mut warnings);
     names::check(set, &mut warnings);
     unreachable_rules::check(set, &mut warnings);
     access_lists::check(set, &mut warnings);

@@ -73,7 +73,7 @@ impl TreeDiff<'_> {
 }
 
 /// Key and value of an entry that matches a node, unless another node hides it.
-fn sample(node: &DescriptorNode) -> (&str, String) {
+pub(crate) fn sample(node: &DescriptorNode) -> (&str, String) {
     let (key, rest) = node.composite_key.split_at(node.key_len);
     let value = rest.strip_prefix('_').unwrap_or(ANY_VALUE);
     (key, value.replace('*', ANY_VALUE))

@@ -20,11 +20,11 @@ use std::sync::LazyLock;
 pub use stats::stat_name;
 
 pub(crate) use compile::{compile, rate_text, window};
-pub(crate) use diff::lifted_rules;
+pub(crate) use diff::{lifted_rules, sample};
 pub(crate) use reader::{is_descriptor_file, read};
 pub(crate) use stats::stats_key;
-use tree::{DescriptorLevel, NodeLimit};
-pub(crate) use tree::{DescriptorLookup, Descriptors, Domain};
+use tree::NodeLimit;
+pub(crate) use tree::{DescriptorLevel, DescriptorLookup, DescriptorNode, Descriptors, Domain};
 
 use crate::envoy::{Metadata, Unit};
 use crate::language::diagnostics::SourceLocation;

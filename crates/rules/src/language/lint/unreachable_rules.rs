@@ -39,6 +39,7 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
     for other in set.rules() {
         for at in &other.replaces {
             let rule = &set.rules()[*at as usize];
+            warnings.extend(replaced_by_chain(set, other, rule));
             if rule.mode != Mode::Off && always_replaced(rule, other, *at) {
                 let everywhere = |wide: &&Condition| !is_narrowed(rule, wide) && wide.attribute != Attribute::Priority;
                 let message = match other.matching.all.iter().find(everywhere) {
@@ -54,6 +55,21 @@ pub(super) fn check(set: &RuleSet, warnings: &mut Vec<Warning>) {
             }
         }
     }
+}
+
+/// A replaced rule still replaces others, also where itself does not apply.
+fn replaced_by_chain(set: &RuleSet, first: &Rule, second: &Rule) -> Option<Warning> {
+    if first.mode == Mode::Off || second.mode == Mode::Off {
+        return None;
+    }
+    let third = second.replaces.iter().find(|at| !first.replaces.contains(at))?;
+    let third = &set.rules()[*third as usize].name;
+    let message = format!(
+        "replaces `{0}`, which replaces `{third}`: where both match, `{third}` does not apply either; if that is meant, \
+         write `{third}` in its `replaces` too, else exclude its requests from `{0}` by `not`",
+        second.name
+    );
+    Some(super::warning(first, message))
 }
 
 /// The paths that a rule requires, as written.
