@@ -39,7 +39,13 @@ fn replica_of(primary: &TestRedis, program: RedisProgram, options: &[&str]) -> T
     let port = primary.port().to_string();
     let options = [&["--replicaof", "127.0.0.1", &port], options].concat();
     let replica = TestRedis::start_on(free_port(), program, &options);
-    until("a replica", || primary.run_command(&["INFO", "replication"]).contains("state=online"));
+    // It is `online` before the primary sends it anything: after a diskless sync that begins with its first
+    // acknowledgement, up to a second later.
+    until("a replica", || {
+        primary.run_command(&["PUBLISH", "replicated", ""]);
+        let state = primary.run_command(&["INFO", "replication"]);
+        state.contains("state=online") && !state.contains(",offset=0,")
+    });
     replica
 }
 
